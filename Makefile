@@ -60,6 +60,14 @@ TEST_PROCESSES ?= $(shell echo $$(($$(nproc) + 2)))
 test: $(READY) page-if-possible ## every test, real processes and installs included; ARGS="-k words" for some
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# What speaks with the network most, on the loop that programs take where it is installed.
+UVLOOP_TESTS := $(addprefix tests/,gateway/proxy gateway/test_program.py gateway/test_sessions.py inference/http_service \
+    inference/predict/test_program.py engine api/test_long_streams.py e2e/test_programs.py)
+
+.PHONY: test-uvloop
+test-uvloop: $(READY) ## a part of the tests with programs on uvloop; the others run on asyncio
+	GPUFLEET_EVENT_LOOP=uvloop $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile $(UVLOOP_TESTS) $(ARGS)
+
 # The pure rings and what holds the house together: values, decisions, the stored format, fields, words, rules.
 FAST_TESTS := tests/core tests/node_agent/core tests/engine tests/fields tests/gpufleet_lib tests/series tests/rules \
     $(addprefix tests/store/test_,stored_format.py stored_classes.py codec.py) \

@@ -1,4 +1,4 @@
-"""A batch while replicas are killed: `python -m bench.batch_kills --rows 100000 --period 10`.
+"""A batch while replicas are killed: `python -m bench.batch_kills --rows 1000000 --period 30`.
 
 Rows go through a real class by `gpuctl batch`, scheduler, gateway and replicas as a user starts them: once in peace and
 once with a replica killed every few seconds. One row of a hundred is bad. Each row must have exactly one answer or
@@ -24,10 +24,6 @@ NAME = "bench-batch"
 READY_S_MAX = 120.0
 BAD_EVERY = 100
 """One row of so many is bad."""
-
-KILLS = 4
-"""A program of which replicas have ended five times within ten minutes has failed, and gets no new ones: more kills
-than these measure what becomes of a batch then."""
 
 CLASS = """
 import time
@@ -55,8 +51,12 @@ def main() -> None:
     """Measure both runs, and fail where a row has not exactly one answer or error."""
     flags = argparse.ArgumentParser(prog="python -m bench.batch_kills", description=__doc__)
     flags.add_argument("--rows", type=int, default=100_000, help="rows of each run (default 100,000)")
-    flags.add_argument("--period", type=float, default=10.0, help="seconds from one kill to the next (default 10)")
-    flags.add_argument("--kills", type=int, default=KILLS, help=f"the most kills of a run (default {KILLS})")
+    flags.add_argument(
+        "--period",
+        type=float,
+        default=30.0,
+        help="seconds from one kill to the next (default 30; below 10 a model fails)",
+    )
     flags.add_argument("--replicas", type=int, default=3, help="replicas, of which one is killed at a time (default 3)")
     flags.add_argument("--concurrency", type=int, default=8, help="requests under way (default 8)")
     flags.add_argument("--batch-size", type=int, default=32, help="rows of a request (default 32)")
@@ -96,7 +96,7 @@ def _measured(running: House, given: argparse.Namespace, period_s: float) -> Out
     begun_s = killed_s = time.monotonic()
     batch = subprocess.Popen(command, cwd=running.folder, env=said, stderr=subprocess.DEVNULL)
     while batch.poll() is None:
-        if period_s and kills < given.kills and time.monotonic() - killed_s >= period_s and (pids := _replicas()):
+        if period_s and time.monotonic() - killed_s >= period_s and (pids := _replicas()):
             killed_s, kills = time.monotonic(), kills + 1
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(pids), signal.SIGKILL)

@@ -6,7 +6,6 @@ SIGTERM and SIGINT tell its people to connect again, and end it; SIGHUP reads th
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import sys
@@ -17,6 +16,7 @@ from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.config.merged import Live
 from gpufleet.config.paths import log_file
 from gpufleet.errors import GpufleetError, Reason, as_lines
+from gpufleet.host import event_loop
 from gpufleet.telemetry import metrics
 from gpufleet.telemetry import spans as telemetry
 from gpufleet.telemetry.logs import ProgramLog
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with closing(DataFolder(settings.data)) as folder:
             file = log_file(folder.path, "gateway")
             with ProgramLog("gateway", settings.log, file) as program_log:
-                asyncio.run(_run(live, token, folder, program_log))
+                event_loop.run(_run(live, token, folder, program_log), settings.event_loop)
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
         return 1

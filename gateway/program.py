@@ -16,6 +16,7 @@ from gpufleet.v1 import sessions_pb2
 from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.config.merged import Live
 from gpufleet.errors import GpufleetError
+from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.host.facts import raise_open_files
 from gpufleet.net.addresses import Address, parse_address
 from gpufleet.net.channel import Target
@@ -150,7 +151,7 @@ class Program:
             if self._grpc is not None:
                 self._folder.tell_listening(self._grpc.address, GRPC_LISTENING_FILE)
             self._folder.tell_listening(address)
-            log.info("listening on %s", address)
+            log.info("listening on %s", address, extra=fields(event_loop=running_loop_in_words()))
             settling = asyncio.create_task(self._settle(), name="credential")
             telling = asyncio.create_task(self._metrics.run(), name="metrics")
             try:

@@ -152,6 +152,14 @@ class Reason(Enum):
         "Stop the other one, or give this one its own --data DIR.")
     STORE_RESTORED = (Code.FAILED_PRECONDITION, "The database is older than what its data folder has seen, or another.",
         "Put the newest database back, or go on without what it lacks: gpuctl scheduler --accept-restored")
+    STORE_NOT_EMPTY = (Code.ALREADY_EXISTS, "A backup was to be restored over something that is there.",
+        "Restore into another data folder or database, or say --replace.")
+    RESTORE_UNFINISHED = (Code.FAILED_PRECONDITION, "A restore was interrupted, and half of a store is not served.",
+        "Run it again to its end: gpuctl scheduler restore FILE, with the options that the scheduler has.")
+    BACKUP_INVALID = (Code.DATA_LOSS, "A backup is cut off, damaged, or of another form.",
+        "Take another one; which are whole says: gpuctl scheduler backup --check FILE")
+    BACKUP_FAILED = (Code.UNAVAILABLE, "A backup could not be written, or what it holds could not be put back.",
+        "See to the disk or folder that is named, then try again.")
 
     # Who are you, and may you?
     TOKEN_MISSING = (Code.UNAUTHENTICATED, "The call carries no token.",

@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason, as_lines
+from gpufleet.host import event_loop
 
 EXIT_FAILED = 1
 EXIT_HUNG = 3
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not given.http_service:
             _prepare_for_a_model()
-        failure = asyncio.run(_run(given))
+        failure = event_loop.run(_run(given), os.environ.get(event_loop.EVENT_LOOP_VARIABLE, ""))
     except GpufleetError as error:
         from .last_words import tell
 

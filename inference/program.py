@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from gpufleet.errors import GpufleetError
+from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.net.addresses import Address
 from gpufleet.net.tls import server_credentials
 from gpufleet.telemetry.metrics import OFF, Metrics
@@ -52,7 +53,7 @@ class Program:
         server = Server(worker)
         address = await joining.listen(self._device, lambda port, own: server.listen(self._at(port), self._tls(own)))
         await server.start()
-        _log.info("listening on %s, start %s", address, described.start)
+        _log.info("listening on %s, start %s; event loop %s", address, described.start, running_loop_in_words())
         if joining.certificate:
             _log.info("gateways are told the certificate that was made for this start")
         if not joining.schedulers:

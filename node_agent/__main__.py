@@ -26,6 +26,7 @@ from gpufleet.devices.host import host_facts
 from gpufleet.devices.opening import open_devices
 from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
+from gpufleet.host import event_loop
 from gpufleet.jobs.variables import CA_FILE_VARIABLE, CLIENT_CERT_FILE_VARIABLE, INSECURE_VARIABLE, SCHEDULER_VARIABLE
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.channel import Target
@@ -42,6 +43,7 @@ from .isolation import Isolating
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
+from .limits import Limiting
 from .machine import Machine, NodeNaming, address_to_advertise, installed_version, node_info, tell_node
 from .options import STOP_KEEPER, node_name, parser, reader_of, token_of, wants_automatic_gpu
 
@@ -64,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with ProgramLog("agent", live.now.log, log_file(folder.path, "agent")) as log:
                 credential = Credential(folder.path, lambda: token_of(live.now))
                 isolating = Isolating(live.now.isolation, folder.path)
-                program = _Program(live, folder, log, wants_automatic_gpu(given), credential, isolating)
-                return asyncio.run(program.run())
+                limiting = Limiting(live.now.isolation, isolates=isolating.is_on)
+                program = _Program(live, folder, log, wants_automatic_gpu(given), credential, isolating, limiting)
+                return event_loop.run(program.run(), live.now.event_loop)
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
     except (KeeperNotStarted, KeeperSilent, OtherProtocol, SupersededError) as problem:
@@ -85,6 +88,7 @@ class _Program:
     is_gpu_automatic: bool
     credential: Credential
     isolating: Isolating
+    limiting: Limiting
 
     async def run(self) -> int:
         """Open devices and keepers and be the agent until told to stop."""
@@ -97,6 +101,7 @@ class _Program:
                 listens = await address_toward(settings.scheduler)
                 node = self._node(name, source, traces, await self._advertised(), listens)
                 _log_node(node, source)
+                self.limiting.log()
                 agent = NodeAgent(node, self.folder, self.folder.next_identity(), keepers)
                 tell_node(measured, source, self.folder.path, agent.live)
                 await self._until_told(agent)
@@ -143,7 +148,7 @@ class _Program:
             traces=traces,
             credential=self.credential,
             isolating=self.isolating,
-            shared_root=settings.files.shared_root,
+            limiting=self.limiting,
             for_workers=lambda: self._for_workers(listens),
             for_jobs=self._for_jobs,
         )
@@ -157,6 +162,8 @@ class _Program:
         if settings.advertise:
             found["GPUFLEET_WORKER_ADVERTISE"] = settings.advertise
         found |= self._protection()
+        if settings.event_loop != event_loop.AUTO:
+            found[event_loop.EVENT_LOOP_VARIABLE] = settings.event_loop
         # A service's name is its own; all else, where to send it above all, holds for the workers of this machine, too.
         theirs = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
         told = {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and name not in theirs}
@@ -233,7 +240,8 @@ def _load(file: Path) -> Load:
 
 def _log_node(node: Node, source: DeviceSource) -> None:
     info = node.info()
-    _log.info("node %s: %d CPUs, %s memory", node.name, info.cpus, format_size(info.memory_bytes))
+    memory, waits_with = format_size(info.memory_bytes), event_loop.running_loop_in_words()
+    _log.info("node %s: %d CPUs, %s memory; event loop %s", node.name, info.cpus, memory, waits_with)
     for device in info.devices:
         _log.info("GPU %d: %s, %s", device.index, device.name, format_megabytes(device.memory_bytes))
     status = source.status()

@@ -27,6 +27,7 @@ from .core.outcome import AttemptView
 from .environment import LOOPBACK, free_port, shown_devices
 from .isolation import Isolating
 from .keeper.linux import boottime_us
+from .limits import Limiting
 from .machine import Machine, reading_of
 from .ports import PORT_MAX
 from .traces import noted
@@ -48,7 +49,7 @@ READING_PAUSE_SECONDS = 0.25
 class Launcher:
     """Checks and completes launches. `live` answers the attempts whose processes are ours, `for_workers` what the
     environment of a model's worker says of the way to the scheduler, and `for_jobs` that of any other job. `folder_of`
-    is where the files of a rank are, and `isolating` says as whom its process runs.
+    is where the files of a rank are, `isolating` says as whom its process runs, and `limiting` within what.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class Launcher:
         for_jobs: Callable[[], Mapping[str, str]] = dict,
         folder_of: Callable[[RankKey], Path] = lambda key: Path("/"),
         isolating: Isolating | None = None,
+        limiting: Limiting | None = None,
     ) -> None:
         self._machine = machine
         self._live = live
         self._isolating = isolating or Isolating(IsolationSettings(), Path("/"))
+        self._limiting = limiting or Limiting(IsolationSettings(), isolates=False)
         self._spool_bytes = spool_bytes
         self._for_workers = for_workers
         self._for_jobs = for_jobs
@@ -140,6 +143,7 @@ class Launcher:
                 cwd=command.process.cwd or files_folder,
                 env=environment_of(command.process.env, account, place),
                 isolation=isolation,
+                group=self._limiting.of(command.cpus, command.memory_bytes),
             ),
             heartbeat_sent_us=heartbeat_sent_us,
             spool_bytes=self._spool_bytes(),

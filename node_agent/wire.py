@@ -6,7 +6,7 @@ Ages and spans are what goes up, never times: the clocks of two machines are not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -19,16 +19,16 @@ from gpufleet.jobs.run_protos import (
     exit_to_proto,
     key_from_proto,
     key_to_proto,
-    runs_to_proto,
 )
-from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, FileRun, NodeCause, RankKey, StopCause
+from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, NodeCause, RankKey, StopCause
+from gpufleet.text.units import format_size
 
 from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
 from .core.launch import InputFile, Process
-from .core.outcome import AttemptEnd, AttemptView, FullReason, Stream
+from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
 STREAMS_BY_NUMBER = {number: stream for stream, number in STREAMS.items()}
@@ -39,6 +39,7 @@ _FULL = {
 }
 
 EXIT_UNKNOWN = "EXIT_UNKNOWN"
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 def duration(span_us: int) -> Duration:
@@ -82,18 +83,6 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.ClearTroubles(tuple(message.clear_troubles.device_uuids))
         case "read_program_log":
             return _read_log(message.read_program_log)
-        case "check_files":
-            asked = message.check_files
-            return commands.CheckFiles(
-                request=asked.request,
-                root=asked.root,
-                probe=asked.probe,
-                digest=asked.digest,
-                size_bytes=asked.size_bytes,
-                user=asked.user,
-                paths=tuple(asked.paths),
-                by_wire=asked.by_wire,
-            )
         case "set_log_level":
             return commands.SetLogLevel(message.set_log_level.level)
         case "tell_warning":
@@ -114,19 +103,17 @@ def inventory_to_proto(
     info: node_pb2.NodeInfo,
     now_us: int,
     usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None] = lambda key: None,
-    runs_of: Callable[[RankKey], tuple[FileRun, ...]] = lambda key: (),
 ) -> node_agent_pb2.Inventory:
-    """Everything that the node knows; `usage_of` tells what a rank used that has ended, `runs_of` how files came."""
-    told = [_entry(entry, now_us, usage_of, runs_of) for entry in entries]
+    """Everything that the node knows; `usage_of` tells what a rank used that has ended."""
+    told = [_entry(entry, now_us, usage_of) for entry in entries]
     return node_agent_pb2.Inventory(entries=told, boot_id=boot_id, info=info)
 
 
-def started_to_proto(view: AttemptView, now_us: int, runs: Iterable[FileRun] = ()) -> node_agent_pb2.AttemptStarted:
+def started_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptStarted:
     return node_agent_pb2.AttemptStarted(
         key=key_to_proto(view.key),
         pid=view.pid or 0,
         age=duration(now_us - (view.started_us or now_us)),
-        file_runs=runs_to_proto(runs),
     )
 
 
@@ -183,10 +170,7 @@ def refused_to_proto(
 
 
 def _entry(
-    entry: inventory.Entry,
-    now_us: int,
-    usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None],
-    runs_of: Callable[[RankKey], tuple[FileRun, ...]],
+    entry: inventory.Entry, now_us: int, usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None]
 ) -> node_agent_pb2.InventoryEntry:
     key = key_to_proto(entry.key)
     match entry:
@@ -213,7 +197,6 @@ def _entry(
                 run_duration=duration(now_us - (entry.started_us or now_us)),
                 output_blocked=_FULL[entry.full] if entry.full else "",
                 time_limit=duration(entry.time_limit_us or 0),
-                file_runs=runs_to_proto(runs_of(entry.key)),
             )
 
 
@@ -238,15 +221,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         share_memory_bytes=launch.share.memory_bytes,
         serves=launch.serves,
         files=tuple(
-            InputFile(
-                path=each.path,
-                digest=each.digest,
-                size_bytes=each.size_bytes,
-                is_executable=each.is_executable,
-                shared_root=each.shared_root,
-                shared_path=each.shared_path,
-                is_only_shared=each.is_only_shared,
-            )
+            InputFile(path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable)
             for each in launch.files
         ),
         secret_variables=frozenset(launch.secret_variables),
@@ -306,11 +281,28 @@ def _reason(end: AttemptEnd) -> str:
         return EXIT_UNKNOWN
     if isinstance(end.stop_cause, NodeCause):
         return end.stop_cause.value
+    if end.ran_out_of_memory:
+        return OUT_OF_MEMORY
     return "EXITED" if isinstance(end.status, ExitCode) else "SIGNALLED"
 
 
 def sentence_of_end(end: AttemptEnd) -> str:
-    """How an attempt ended, for people."""
+    """How an attempt ended, for people, and what it ran out of."""
+    return "; ".join([_sentence_of_status(end), *([] if end.shortage is None else _shortage(end.shortage))])
+
+
+def _shortage(shortage: Shortage) -> Iterator[str]:
+    if shortage.oom_kills:
+        peak = f"{format_size(shortage.memory_bytes_peak)} at its peak, " if shortage.memory_bytes_peak else ""
+        limit = (
+            f"limit {format_size(shortage.memory_bytes_max)}" if shortage.memory_bytes_max else "no limit of its own"
+        )
+        yield f"the kernel ended {shortage.oom_kills:,} of its processes, out of memory ({peak}{limit})"
+    if shortage.forks_refused:
+        yield f"it was refused {shortage.forks_refused:,} beyond its {shortage.processes_max:,} processes and threads"
+
+
+def _sentence_of_status(end: AttemptEnd) -> str:
     if end.detail:
         return end.detail
     match end.status:

@@ -1,11 +1,11 @@
 """`python -m gpufleet.scheduler`: flags, settings, log; then `program.py`."""
 
 import argparse
-import asyncio
 import errno
 import gc
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from gpufleet.config.merged import Live, Resolved, load_program
 from gpufleet.config.paths import log_file, program_config_file
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason, as_lines
+from gpufleet.host import event_loop
 from gpufleet.telemetry import metrics
 from gpufleet.telemetry import spans as telemetry
 from gpufleet.telemetry.logs import ProgramLog
@@ -34,12 +35,13 @@ GC_THRESHOLDS = (10_000, 20, 50)
 def parser() -> argparse.ArgumentParser:
     """The flags; each is a setting of scheduler.toml, too."""
     flags = argparse.ArgumentParser(
-        prog="gpuctl scheduler", description="The one process that decides. Stop it with Ctrl-C or SIGTERM."
+        prog="gpuctl scheduler",
+        description="The one process that decides. Stop it with Ctrl-C or SIGTERM.",
+        epilog="docs/backup.md is about backup and restore; each says with --help what it takes.",
     )
+    _add_places(flags, None)
     flags.add_argument("--host", help="where to listen (default 127.0.0.1)")
     flags.add_argument("--port", help="the port to listen on (default 50051; 0 takes any free one)")
-    flags.add_argument("--data", metavar="DIR", help="the folder of database, tokens, output and logs")
-    flags.add_argument("--store", metavar="URL", help="a database, such as postgresql://user@host/name")
     flags.add_argument("--tls-cert", metavar="FILE", help="the server's certificate (see: gpuctl config certificate)")
     flags.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
     flags.add_argument("--insecure", action="store_const", const=True, help="listen beyond this machine without TLS")
@@ -55,8 +57,35 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="go on with a database that was put back, or is empty: numbers of jobs go on above all that were seen",
     )
-    flags.add_argument("--config", metavar="FILE", type=Path, help="scheduler.toml (see: gpuctl config init scheduler)")
+    commands = flags.add_subparsers(dest="command", metavar="backup | restore", help="in place of being the scheduler")
+    _add_backup(commands.add_parser("backup", description="Copy the database and the keys, also while it is used."))
+    _add_restore(commands.add_parser("restore", description="Put a backup back, before the scheduler is started."))
     return flags
+
+
+def _add_places(flags: argparse.ArgumentParser, unset: str | None) -> None:
+    """The settings that say where everything is; `unset` is what they are where they are not given."""
+    say = flags.add_argument
+    say("--data", metavar="DIR", default=unset, help="the folder of database, tokens, output and logs")
+    say("--store", metavar="URL", default=unset, help="a database, such as postgresql://user@host/name")
+    about_file = "scheduler.toml (see: gpuctl config init scheduler)"
+    say("--config", metavar="FILE", type=Path, default=unset, help=about_file)
+
+
+def _add_backup(flags: argparse.ArgumentParser) -> None:
+    # Behind the command they are the same as before it, and one that is not given there is as it was before.
+    _add_places(flags, argparse.SUPPRESS)
+    flags.add_argument("file", metavar="FILE", help="where to; - is standard output")
+    flags.add_argument("--force", action="store_true", help="replace a file that is there, once the new one is whole")
+    flags.add_argument("--check", action="store_true", help="say whether FILE is a whole backup, and leave")
+
+
+def _add_restore(flags: argparse.ArgumentParser) -> None:
+    _add_places(flags, argparse.SUPPRESS)
+    flags.add_argument("file", metavar="FILE", type=Path, help="a backup")
+    flags.add_argument(
+        "--replace", action="store_true", help="put it in the place of a database and keys, which are kept beside it"
+    )
 
 
 def main() -> int:
@@ -87,12 +116,15 @@ def main() -> int:
         )
 
     try:
+        if given.command is not None:
+            return _backup_or_restore(read, given)
         return _verify(read().settings) if given.verify else _run(Live(read), accepts_restored=given.accept_restored)
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
         return FAILED
     except StoreError as error:
-        another = ", or give this one a store of its own" if isinstance(error, StoreLocked) and not given.verify else ""
+        is_start = not given.verify and given.command is None
+        another = ", or give this one a store of its own" if isinstance(error, StoreLocked) and is_start else ""
         print(f"the store cannot be used: {error}{another}", file=sys.stderr)
         if isinstance(error, StoreCorrupt):
             print(DAMAGED, file=sys.stderr)
@@ -127,8 +159,18 @@ def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
             gc.set_threshold(*GC_THRESHOLDS)
             await program.run()
 
-        asyncio.run(serve())
+        event_loop.run(serve(), settings.now.event_loop)
     return 0
+
+
+def _backup_or_restore(read: Callable[[], Resolved[SchedulerSettings]], given: argparse.Namespace) -> int:
+    from .backup import commands
+
+    if given.command == "restore":
+        return commands.restore(read().settings, given.file, replaces=given.replace)
+    if given.check:
+        return commands.check(Path(given.file))
+    return commands.backup(read().settings, given.file, replaces=given.force)
 
 
 def _verify(settings: SchedulerSettings) -> int:

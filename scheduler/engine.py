@@ -115,7 +115,10 @@ class Changes:
 
 
 class Engine:
-    """Owns the state. Everything here runs on one event loop but for the store, which has its own thread."""
+    """Owns the state. Everything here runs on one event loop but for the store, which has its own thread.
+
+    `begun` is set once all that follows from the start is stored.
+    """
 
     def __init__(
         self,
@@ -128,13 +131,14 @@ class Engine:
         tell_session: Callable[[SessionCommand], None] = lambda command: None,
         measures: Measures | None = None,
         record: Callable[[Commit, int], None] = lambda commit, sequence: None,
-        gap: tuple[str, JobId] = ("", JobId(0)),
+        gap: tuple[str, JobId, int] = ("", JobId(0), 0),
     ) -> None:
         self.store = store
         self._link = link
         self._tell_session = tell_session
         self._record = record
         self._gap = gap
+        self.begun = asyncio.Event()
         self._clock = clock
         self._publish = publish
         self._traces = JobTraces(telemetry)
@@ -147,6 +151,8 @@ class Engine:
             self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits, lineage=store.lineage)
         self.recently_finished: OrderedDict[JobId, Job] = OrderedDict()
         self.store_error = ""
+        self.has_begun = asyncio.Event()
+        """What follows from the start is stored, such as numbers that were raised."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._events: deque[_Waiting] = deque()
         self._wakeup = asyncio.Event()
@@ -310,14 +316,15 @@ class Engine:
     async def run(self) -> None:
         """Turn until cancelled or stopped. Anything but an unavailable store ends the program."""
         self._last_tick = self.now()
-        why, jobs_above = self._gap
-        started = SchedulerStarted(at=self.now(), gap=why, jobs_above=jobs_above)
+        why, jobs_above, sessions_above = self._gap
+        started = SchedulerStarted(at=self.now(), gap=why, jobs_above=jobs_above, sessions_above=sessions_above)
         self._post(_Waiting(started, None, is_request=False))
         ticker = asyncio.create_task(self._tick(), name="engine-tick")
         try:
             while not self._stopping.is_set():
                 await self._wait_for_work()
                 await self._turn()
+                self.has_begun.set()
         except StoppedUnstored:
             log.warning("stopping while the store takes no commits; what it did not take was answered as unknown")
         else:
@@ -546,6 +553,8 @@ class Engine:
         for waiting, decision in zip(batch, decisions, strict=False):
             if waiting.reply is not None and not waiting.reply.done():
                 waiting.reply.set_result(decision.reply)
+            if isinstance(waiting.event, SchedulerStarted):
+                self.begun.set()
         for decision in decisions:
             for news in decision.session_commands:
                 self._tell_session(news)

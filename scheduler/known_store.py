@@ -20,6 +20,7 @@ from gpufleet.telemetry.logs import fields
 
 from .first_start import FIRST_TOKENS
 from .outputs.opening import FOLDER as OUTPUT_FOLDER
+from .restore_mark import read_mark, remove_mark
 from .secret_box import KEY_FILE as SECRETS_KEY_FILE
 from .state.ids import JobId
 from .store.reading import Began, Meta
@@ -38,13 +39,14 @@ ACCEPT = "gpuctl scheduler --accept-restored"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownStore:
-    """How far a store had come: its newest record, in which lineage and term, and the next number of a job."""
+    """How far a store had come: its newest record, in which lineage and term, and the numbers that are next."""
 
     store_id: str
     lineage: str
     term: int
     sequence: int
     next_job: int
+    next_session: int = 1
 
 
 def read_known(data: Path) -> KnownStore | None:
@@ -54,6 +56,7 @@ def read_known(data: Path) -> KnownStore | None:
         with path.open("rb") as file:
             told = json.loads(file.read(FILE_BYTES_MAX))
         numbers = {name: int(told[name]) for name in ("term", "sequence", "next_job")}
+        numbers["next_session"] = int(told.get("next_session", 1))
         return KnownStore(store_id=str(told["store_id"]), lineage=str(told["lineage"]), **numbers)
     except FileNotFoundError:
         return None
@@ -102,50 +105,86 @@ class Memory:
         self._data = data
         self._accepts = accepts
         self._written: KnownStore | None = None
+        self._has_mark = False
         self.gap = ""
         self.jobs_above = JobId(0)
         """Up to where numbers of jobs may have been given, where there is a gap."""
+        self.sessions_above = 0
+        """The same of sessions."""
 
     def admit(self, found: Meta | None, starts: Sequence[Began]) -> None:
-        """Refuse a store that is not the one that is known, as new as it was. Errors: STORE_RESTORED."""
-        known = read_known(self._data)
-        self.gap = gap_of(known, found, starts, self._leftovers())
+        """Refuse a store that is not the one that is known, as new as it was, or that may be half of one.
+
+        Errors: STORE_RESTORED, RESTORE_UNFINISHED.
+        """
+        known, mark = read_known(self._data), read_mark(self._data)
+        if mark is not None and not mark.is_finished:
+            raise GpufleetError(Reason.RESTORE_UNFINISHED, "a restore into this data folder has not come to its end")
+        self._has_mark = mark is not None
+        restored = mark if mark is not None and found is not None and mark.is_of(found.store_id, found.term) else None
+        self.gap = restored.gap if restored is not None else gap_of(known, found, starts, self._leftovers())
         if not self.gap:
             return
-        if not self._accepts:
+        if not self._accepts and restored is None:  # who restores a store has accepted it
             raise GpufleetError(
                 Reason.STORE_RESTORED,
                 self.gap,
                 next_step=f"Put the newest database back; to go on without what it lacks: {ACCEPT}"
                 " (with the options that it is always started with).",
             )
-        highest = max(known.next_job - 1 if known is not None else 0, self._newest_output())
-        self.jobs_above = JobId((highest // NUMBERS_STEP + 1) * NUMBERS_STEP)
+        self.jobs_above = jobs_above(known, newest_output(self._data))
+        if restored is not None:
+            self.jobs_above = max(self.jobs_above, JobId(restored.jobs_above))
+        self.sessions_above = sessions_above(known)
         log.warning("a store with a gap was accepted", extra=fields(gap=self.gap, jobs_go_on_above=self.jobs_above))
         log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
 
     def note(self, known: KnownStore, *, is_synced: bool = False) -> None:
-        """Remember how far the store is now. That it cannot be written stops nothing."""
-        if known == self._written and not is_synced:
+        """Remember how far the store is now. That it cannot be written stops nothing.
+
+        After a gap that is so once its numbers are raised: a crash before must find the gap again.
+        """
+        if (known == self._written and not is_synced) or (self.gap and known.next_job <= self.jobs_above):
             return
         try:
-            write_known(self._data, known, is_synced=is_synced)
+            write_known(self._data, known, is_synced=is_synced or self._has_mark)
             self._written = known
+            if self._has_mark:
+                remove_mark(self._data)
+                self._has_mark = False
         except OSError as problem:
             log.warning("what is known of the store cannot be written", extra=fields(why=str(problem)))
 
-    async def run(self, newest: Callable[[], KnownStore]) -> None:
+    async def run(self, newest: Callable[[], KnownStore | None]) -> None:
         """Note how far the store is, again and again."""
         while True:
             await asyncio.sleep(NOTED_EVERY_SECONDS)
-            await asyncio.to_thread(self.note, newest())
+            known = newest()
+            if known is not None:
+                await asyncio.to_thread(self.note, known)
 
     def _leftovers(self) -> list[str]:
         names = [KEY_FILE, SECRETS_KEY_FILE, *(f"{name}.token" for name, _ in FIRST_TOKENS)]
         found = [name for name in names if (self._data / name).exists()]
-        return [*found, OUTPUT_FOLDER] if self._newest_output() else found
+        return [*found, OUTPUT_FOLDER] if newest_output(self._data) else found
 
-    def _newest_output(self) -> int:
-        """The highest number of a job whose output is in the folder; 0 for none."""
-        folders = (self._data / OUTPUT_FOLDER).glob("*/*")
-        return max((int(folder.name) for folder in folders if folder.name.isdecimal()), default=0)
+
+def newest_output(data: Path) -> int:
+    """The highest number of a job whose output is in a data folder; 0 for none."""
+    folders = (data / OUTPUT_FOLDER).glob("*/*")
+    return max((int(folder.name) for folder in folders if folder.name.isdecimal()), default=0)
+
+
+def jobs_above(known: KnownStore | None, *given: int) -> JobId:
+    """Up to where numbers of jobs may have been given: a multiple of NUMBERS_STEP above all that are known of."""
+    highest = max(known.next_job - 1 if known is not None else 0, *given)
+    return JobId(_behind(highest))
+
+
+def sessions_above(known: KnownStore | None) -> int:
+    """The same of sessions, as far as they are known of."""
+    return _behind(known.next_session - 1 if known is not None else 0)
+
+
+def _behind(highest: int) -> int:
+    return (highest // NUMBERS_STEP + 1) * NUMBERS_STEP

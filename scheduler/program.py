@@ -16,6 +16,7 @@ from gpufleet.config.merged import Live as LiveSettings
 from gpufleet.config.scheduler_settings import MANUAL, SchedulerSettings
 from gpufleet.config.session_numbers import NUMBERS, SessionNumbers
 from gpufleet.errors import GpufleetError
+from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.net.addresses import Address
 from gpufleet.net.tls import check_protection, server_credentials
 from gpufleet.telemetry.logs import ProgramLog, fields
@@ -30,7 +31,7 @@ from .api.roles import Authenticator
 from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
 from .blobs.opening import open_blobs
-from .clock import SlewedClock
+from .clock import SlewedClock, is_set_within
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .known_store import KnownStore, Memory
@@ -70,6 +71,8 @@ from .worker_secrets import read_or_make
 log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 2.0
+BEGIN_SECONDS_MAX = 10.0
+"""How long a start after a gap waits for the store to take the raised numbers; they are noted later else."""
 LISTENING_FILE = "listening"
 """Holds HOST:PORT while the scheduler serves, for tools on the same machine and for tests with port 0."""
 
@@ -189,7 +192,7 @@ class Program:
             tell_session=self._session_links.send,
             measures=EngineMeasures(metrics) if metrics.is_on else None,
             record=self._record,
-            gap=(self._memory.gap, self._memory.jobs_above),
+            gap=(self._memory.gap, self._memory.jobs_above, self._memory.sessions_above),
         )
         self._recorder = Recorder(
             self._engine.view, self._store, self._clock.now, lambda: _span(settings.now.retention), data
@@ -307,6 +310,7 @@ class Program:
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
         try:
+            await self._until_begun(engine, stop)
             await self._begin_to_serve()
             await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -319,6 +323,13 @@ class Program:
             log.info("stopping")
             await self._stop([*tasks, stop])
 
+    async def _until_begun(self, *ends: asyncio.Task[object]) -> None:
+        """Where a gap was accepted, that is stored before the data folder knows this store, or anybody calls."""
+        if self._memory.gap:
+            begun = asyncio.create_task(self._engine.begun.wait(), name="begun")
+            await asyncio.wait({begun, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            begun.cancel()
+
     async def _begin_to_serve(self) -> None:
         port = self._listen()
         listens_at = Address(self._settings.now.host, port)
@@ -327,8 +338,10 @@ class Program:
             log.info("token made", extra=fields(file=file))
         if made and (context := make_first_context(self._data, listens_at, self._settings.now.tls.cert_file)):
             log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
+        if self._memory.gap:
+            await is_set_within(self._engine.has_begun, BEGIN_SECONDS_MAX)
         # From here on somebody may be told of what is stored.
-        self._memory.note(self._known_store(), is_synced=True)
+        self._note_store()
         await self._server.start()
         address = str(listens_at)
         listening = self._data / LISTENING_FILE
@@ -342,6 +355,7 @@ class Program:
                 address=address,
                 data=self._data,
                 store=self._store.kind,
+                event_loop=running_loop_in_words(),
                 term=self._store.term,
                 jobs=len(durable.jobs),
                 nodes=len(durable.nodes),
@@ -387,14 +401,23 @@ class Program:
         known = self._known_store()
         for each in (self._engine, self._outputs, self._series, *histories, self._store):
             each.close()
-        self._memory.note(known, is_synced=True)
+        if known is not None:
+            self._memory.note(known, is_synced=True)
 
-    def _known_store(self) -> KnownStore:
-        """How far the store is now."""
+    def _note_store(self) -> None:
+        known = self._known_store()
+        if known is not None:
+            self._memory.note(known, is_synced=True)
+
+    def _known_store(self) -> KnownStore | None:
+        """How far the store is; None while it does not say that a gap was accepted: who crashes must be told again."""
+        if self._memory.gap and not self._engine.begun.is_set():
+            return None
         return KnownStore(
             store_id=self._store_id,
             lineage=self._store.lineage,
             term=self._store.term,
             sequence=self._store.newest_sequence(),
             next_job=self._engine.view.durable.counters.next_job,
+            next_session=self._engine.view.durable.counters.next_session,
         )

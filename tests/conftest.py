@@ -6,12 +6,13 @@ import asyncio
 import gc
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpufleet.host.event_loop import ASYNCIO, EVENT_LOOP_VARIABLE, UVLOOP, run
 from gpufleet.runtimes.probe import TELEMETRY_VARIABLE
 from tests.ignored_signals import reset_ignored_signals
 from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, since
@@ -46,9 +47,23 @@ settings.load_profile("untimed")
 LongLived = Callable[[str], AbstractContextManager[None]]
 
 
+class OnUvloop:
+    """Async tests on the loop that the programs have."""
+
+    def pytest_asyncio_loop_factories(self) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+        """What makes the loops of tests, by name."""
+        import uvloop
+
+        return {UVLOOP: uvloop.new_event_loop}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Mark this session's processes, at the first moment there can be any."""
     os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
+    # Both loops are there: a run says which one its tests and its programs have (make test-uvloop).
+    if os.environ.setdefault(EVENT_LOOP_VARIABLE, ASYNCIO) == UVLOOP:
+        config.pluginmanager.register(OnUvloop())
+        run(asyncio.sleep(0), UVLOOP)  # what the first loop opens stays open for all further ones
     os.environ.setdefault(TELEMETRY_VARIABLE, "1")  # no test tells anybody, nor keeps a file open for that
     if _runs_tests(config):
         reset_ignored_signals()

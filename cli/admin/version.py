@@ -32,7 +32,8 @@ def version(
             server = asked.call(asked.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
         answer["server"] = message_object(server)
         where = f"{settings.address}, protocol {server.protocol_version}, {server.store_kind}"
-        lines.append(f"server  {server.version} (Python {server.python_version}; {where})")
+        python = f"Python {server.python_version}" + (f", {server.event_loop}" if server.event_loop else "")
+        lines.append(f"server  {server.version} ({python}; {where})")
         warning = skew_in_words(own, server.version, "the server")
     if settings.format in ("json", "jsonl"):
         print(json.dumps(answer, indent=2 if settings.format == "json" else None))

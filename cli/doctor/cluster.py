@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
@@ -128,7 +128,8 @@ def judge_server(
     if skew:
         yield warning("version", skew, f"pip install gpufleet=={server.version}")
     else:
-        yield ok("version", f"{server.version} on both sides")
+        loop = f"; the scheduler waits with {server.event_loop}" if server.event_loop else ""
+        yield ok("version", f"{server.version} on both sides{loop}")
     yield judge_clock(server, asked_at, answered_at)
     if server.store_is_healthy:
         yield ok("store", server.store_kind)
@@ -136,9 +137,29 @@ def judge_server(
         yield failed(
             "store", f"{server.store_kind} takes no writes: {server.store_error}", "Free its disk, or start it."
         )
+    if server.HasField("store_gap"):
+        yield judge_gap(server.store_gap, server.server_time.ToDatetime(UTC))
     yield judge_disk(server.output_free_bytes)
     if server.open_files_max:
         yield judge_open_files(server)
+
+
+def judge_gap(gap: scheduler_pb2.StoreGap, now: datetime) -> Finding:
+    """What jobs wait for since the store was put back."""
+    since = f"a store that lacks history was accepted {words.since(gap.accept_time, now)} ago"
+    jobs = f"its jobs below {gap.jobs_below}"
+    fix = "See who waits: gpuctl queue. To start one all the same: gpuctl release JOB"
+    nodes = list(gap.awaited_nodes)
+    if nodes:
+        more = len(nodes) - NAMES_SHOWN_MAX
+        named = ", ".join(nodes[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+        away = f"Start the agents there; of one that is gone for good: gpuctl nodes forget {nodes[0]}. {fix}"
+        return warning("gap", f"{since}: {jobs} wait for what {named} may still run", away)
+    left = -words.span_between(gap.wait_until, now)
+    if left > timedelta(0):
+        rest = format_duration(max(left, timedelta(seconds=1)))
+        return warning("gap", f"{since}: {jobs} wait {rest} more for what nodes that joined meanwhile may run", fix)
+    return ok("gap", f"{since}: of {jobs} only those with --no-requeue or a longer fence wait")
 
 
 def judge_clock(server: scheduler_pb2.GetServerInfoResponse, asked_at: datetime, answered_at: datetime) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
 from ..app import CheckCommand
 from ..options import Printing
 
-SharedRoot = Annotated[
-    Path | None,
-    Option(
-        "--shared-root",
-        metavar="DIR",
-        help="A folder that nodes see, too: files in it are read there, and not uploaded; else GPUCTL_SHARED_ROOT.",
-    ),
-]
 Command = Annotated[
     list[str] | None, Argument(metavar="COMMAND", help="The command, after --. One quoted string is run by the shell.")
 ]
@@ -47,7 +38,6 @@ def submit(
         str | None,
         Option("--rerun-failed", metavar="JOB", help="Run again what failed of an array, or a job, as it was."),
     ] = None,
-    shared_root: SharedRoot = None,
 ) -> None:
     """Submit a job and print its id.
 
@@ -68,7 +58,7 @@ def submit(
     job = estimated(settings, job)
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
     if job.file and not dry_run:
-        _upload(settings, job.file, request, shared_root)
+        _upload(settings, job.file, request)
     if interactive and not dry_run:
         _attach(settings, request)
     submit_job(settings, request)
@@ -86,7 +76,6 @@ def run(
         bool,
         Option("--stdin", "-i", help="Your standard input is the job's; on a terminal it has one, too. ~. detaches."),
     ] = False,
-    shared_root: SharedRoot = None,
 ) -> None:
     """Run a job and stay with it to its end.
 
@@ -101,7 +90,7 @@ def run(
     job = estimated(settings, job)
     request = request_of(job, command or [], request_id=request_id, dry_run=False)
     if job.file:
-        _upload(settings, job.file, request, shared_root)
+        _upload(settings, job.file, request)
     if stdin:
         from ..attaching.keyboard import input_mode
 
@@ -111,12 +100,10 @@ def run(
     _attach(settings, request)
 
 
-def _upload(
-    settings: Settings, files: list[str], request: scheduler_pb2.SubmitRequest, shared_root: Path | None
-) -> None:
+def _upload(settings: Settings, files: list[str], request: scheduler_pb2.SubmitRequest) -> None:
     from .uploading import upload_missing
 
-    upload_missing(settings, files, request.specs[0], shared_root or settings.config.settings.shared_root)
+    upload_missing(settings, files, request.specs[0])
 
 
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:

@@ -17,24 +17,15 @@ from ..client import Client, connected, translated
 from ..render import words
 from ..settings import Settings
 from .input_files import local_files
-from .sharing import share_files
 
 TRIES_MAX = 5
 """Of one upload that is cut; each goes on where the one before it stood."""
 
 
-def upload_missing(
-    settings: Settings, texts: Sequence[str], spec: job_pb2.JobSpec, shared_root: Path | None = None
-) -> None:
-    """Upload what of a spec's files is here and not stored there, nor read in the shared folder, which the spec then
-    says. Errors: those of UploadBlob and CheckFiles."""
+def upload_missing(settings: Settings, texts: Sequence[str], spec: job_pb2.JobSpec) -> None:
+    """Upload what of a spec's files is here and not stored there. Errors: those of UploadBlob."""
     sources = local_files(texts)
-    shared = share_files(settings, shared_root, texts, spec)
-    here = {
-        each.digest: (sources[each.path], each.size_bytes)
-        for each in spec.files
-        if each.path in sources and each.digest not in shared
-    }
+    here = {each.digest: (sources[each.path], each.size_bytes) for each in spec.files if each.path in sources}
     if not here:
         return
     with connected(settings) as client:

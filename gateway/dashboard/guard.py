@@ -59,7 +59,10 @@ def is_own_origin(origin: str | None, host: str | None) -> bool:
 
 def bearer_in(request: HTTPConnection) -> str | None:
     """The token that a program brings."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    given = request.headers.get("authorization")
+    if given is None:
+        return None
+    scheme, _, token = given.partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -27,8 +27,7 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """Methods whose request may be sent again, if nothing of its body has left and nothing of an answer has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(NamedTuple):
     """A request as a program gets it. `target` is the path with its query."""
 
     method: str

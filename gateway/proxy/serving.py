@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
 
 from gpufleet.v1 import sessions_pb2
 from starlette.requests import HTTPConnection
@@ -62,6 +62,7 @@ SESSION = b"gpufleet-session"
 """The header whose value keeps requests at one replica."""
 
 SESSION_CHARS_MAX = 256
+_TRACE = TRACEPARENT.encode()
 
 
 class Proxy:
@@ -212,13 +213,14 @@ class Proxy:
         wait_s: float | None = None,
     ) -> Response | None:
         """The same at this program alone. With `wait_s` it goes elsewhere once that is over, and is not turned away."""
-        given = value_of(request.headers.raw, TRACEPARENT.encode())
+        headers, query = request.headers.raw, request.scope["query_string"]
+        given = value_of(headers, _TRACE)
         client.reads_tokens = request.scope.get("method") == "POST" and path.startswith(OF_OPENAI)
         span = self._telemetry.begin("served request", parent=given if is_traceparent(given) else "")
         origin = Origin(
             client=address_of(request),
             scheme=request.scope["scheme"].replace("ws", "http"),
-            host=value_of(request.headers.raw, b"host"),
+            host=value_of(headers, b"host"),
             prefix=f"{PREFIX}/{service.name}" if prefix is None else prefix,
             request_id=secrets.token_hex(8),
             traceparent=span.traceparent or new_traceparent(),
@@ -226,16 +228,17 @@ class Proxy:
         )
         passed = Passed(
             method=request.scope.get("method", "GET"),
-            target=path + b"?" + request.scope["query_string"] if request.scope["query_string"] else path,
-            headers=to_program(request.headers.raw, origin),
-            has_body=has_body(request.headers.raw),
+            target=path + b"?" + query if query else path,
+            headers=to_program(headers, origin),
+            has_body=has_body(headers),
             origin=origin,
         )
         if client.reads_tokens:
-            passed = replace(passed, headers=as_it_is(passed.headers))
-        session = value_of(request.headers.raw, SESSION)[:SESSION_CHARS_MAX]
-        came_s = asyncio.get_running_loop().time()
-        deadline_s = came_s + (WAIT_S_MAX if wait_s is None else min(wait_s, WAIT_S_MAX))
+            passed = passed._replace(headers=as_it_is(passed.headers))
+        session = value_of(headers, SESSION)[:SESSION_CHARS_MAX]
+        came_s = time.monotonic()
+        patience_s = WAIT_S_MAX if wait_s is None else min(wait_s, WAIT_S_MAX)
+        deadline_s = asyncio.get_running_loop().time() + patience_s
         failed: Upstream | None = None
         begun_s: float | None = None
         is_broken = False
@@ -253,8 +256,8 @@ class Proxy:
                     raise
                 finally:
                     if failed is None:
-                        self._measures.waited(service.name, asyncio.get_running_loop().time() - came_s)
-                begun_s = begun_s or asyncio.get_running_loop().time()
+                        self._measures.waited(service.name, time.monotonic() - came_s)
+                begun_s = begun_s or time.monotonic()
                 is_broken = False
                 try:
                     if isinstance(client, AsgiClient) and request.scope["type"] == "websocket":
@@ -273,7 +276,7 @@ class Proxy:
         finally:
             span.end()
             if begun_s is not None:
-                lasted_s = asyncio.get_running_loop().time() - begun_s
+                lasted_s = time.monotonic() - begun_s
                 method = request.scope.get("method", "WEBSOCKET")
                 self._count(service.name, user, method, client, lasted_s, is_broken=is_broken)
 

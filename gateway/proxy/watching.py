@@ -6,8 +6,8 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +60,44 @@ class _Watched:
     timer: asyncio.TimerHandle | None = None
     used_s: float = 0.0
 
+    async def heard(self) -> Service:
+        """The program, once the scheduler has said something of it. Raises what it refuses."""
+        if not self.first.done():
+            try:
+                async with asyncio.timeout(FIRST_S_MAX):
+                    await asyncio.shield(self.first)
+            except TimeoutError:
+                raise GpufleetError(Reason.SCHEDULER_UNREACHABLE, "the scheduler is not heard") from None
+        self.first.result()
+        return self.service
+
+    def end_use(self) -> None:
+        """One user less."""
+        self.users -= 1
+        self.used_s = asyncio.get_running_loop().time()
+
+
+class _Use(AbstractAsyncContextManager[Service]):
+    """The block of one that uses a program. Every request has one, and a generator would cost three times as much."""
+
+    __slots__ = ("_name", "_watched", "_watching")
+
+    def __init__(self, watching: Watching, name: str) -> None:
+        self._watching = watching
+        self._name = name
+        self._watched: _Watched
+
+    async def __aenter__(self) -> Service:
+        self._watched = self._watching.begin_use(self._name)
+        try:
+            return await self._watched.heard()
+        except BaseException:
+            self._watched.end_use()
+            raise
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._watched.end_use()
+
 
 class Watching:
     """The programs that are asked for. Made inside the running loop; `running` holds its streams."""
@@ -88,20 +126,9 @@ class Watching:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._scheduler.close()
 
-    @asynccontextmanager
-    async def service(self, name: str) -> AsyncIterator[Service]:
+    def service(self, name: str) -> AbstractAsyncContextManager[Service]:
         """A program, watched at least as long as the block. Raises MODEL_NOT_FOUND, and what the scheduler refuses."""
-        self._check_missing(name)
-        watched = self._watched.get(name) or self._watch(name)
-        with self._used(watched):
-            if not watched.first.done():
-                try:
-                    async with asyncio.timeout(FIRST_S_MAX):
-                        await asyncio.shield(watched.first)
-                except TimeoutError:
-                    raise GpufleetError(Reason.SCHEDULER_UNREACHABLE, "the scheduler is not heard") from None
-            watched.first.result()
-            yield watched.service
+        return _Use(self, name)
 
     def services(self) -> list[Service]:
         """The programs that were asked for lately."""
@@ -140,15 +167,13 @@ class Watching:
         if error is not None and until_s > asyncio.get_running_loop().time():
             raise copy(error)  # one that is raised again and again grows with each traceback
 
-    @contextmanager
-    def _used(self, watched: _Watched) -> Iterator[None]:
+    def begin_use(self, name: str) -> _Watched:
+        """A program with one user more, until its `end_use`. Raises MODEL_NOT_FOUND."""
+        self._check_missing(name)
+        watched = self._watched.get(name) or self._watch(name)
         watched.users += 1
         self._watched.move_to_end(watched.service.name)
-        try:
-            yield
-        finally:
-            watched.users -= 1
-            watched.used_s = asyncio.get_running_loop().time()
+        return watched
 
     def _watch(self, name: str) -> _Watched:
         loop = asyncio.get_running_loop()

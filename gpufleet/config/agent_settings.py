@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT, one_of
+from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT, one_of, some_of
 from gpufleet.config.settings import data_folder, section, setting
-from gpufleet.config.shared_settings import LogSettings
+from gpufleet.config.shared_settings import LogSettings, event_loop
 from gpufleet.net.addresses import Address
 
 SHARED, RANGE, ACCOUNTS = "shared", "range", "accounts"
 """How jobs are kept apart: not at all, by a uid for each user, by the accounts of the machine."""
+
+MEMORY, CPUS, PROCESSES = "memory", "cpus", "processes"
+"""What a job can be kept within."""
 
 SECOND = timedelta(seconds=1)
 GIB = 2**30
@@ -67,6 +70,19 @@ class IsolationSettings:
         "With users = accounts: let jobs of the user root run as root. They are kept apart, and have no capabilities.",
         BOOLEAN,
     )
+    limits: tuple[str, ...] | None = setting(
+        None,
+        "What control groups keep jobs within: the memory and the CPUs that they reserve, and processes_max.",
+        some_of(MEMORY, CPUS, PROCESSES),
+        default_text="all three where users is not shared, else none",
+    )
+    processes_max: int = setting(
+        4096,
+        "So many processes and threads a job may have at once, where its limits hold.",
+        INTEGER,
+        low=16,
+        high=4_194_304,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +95,6 @@ class CacheSettings:
         SIZE,
         low=0,
         reloadable=True,
-    )
-    shared_root: Path | None = setting(
-        None,
-        "The folder that people who submit see, too: files of jobs that lie in it are read there, and not fetched.",
-        PATH,
-        default_text="none",
     )
 
 
@@ -175,6 +185,7 @@ class AgentSettings:
         default_text="the address that the scheduler sees",
     )
     labels: tuple[tuple[str, str], ...] = setting((), "Names by which jobs can choose nodes.", LABELS, reloadable=True)
+    event_loop: str = event_loop()
     log: LogSettings = section(LogSettings, "The agent's own log.")
     spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
     files: CacheSettings = section(CacheSettings, "Files of jobs that are kept for the next one; see docs/files.md.")
@@ -186,5 +197,3 @@ class AgentSettings:
         """Values that do not fit together."""
         if self.insecure and self.ca_file is not None:
             yield "insecure", "an authority for TLS is set too, in ca_file; choose one"
-        if self.files.shared_root is not None and self.files.shared_root.absolute() == Path("/"):
-            yield "files.shared_root", "that is all of the machine; name a folder that people mount, too"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpufleet.config.kinds import ADDRESSES, BOOLEAN, INTEGER, PATH, SIZE, TEXT, TEXTS
 from gpufleet.config.settings import data_folder, section, setting
-from gpufleet.config.shared_settings import LogSettings, MetricsSettings, listening_conflicts
+from gpufleet.config.shared_settings import LogSettings, MetricsSettings, event_loop, listening_conflicts
 from gpufleet.net.addresses import Address
 
 GATEWAY_PORT = 7860
@@ -133,6 +133,7 @@ class GatewaySettings:
         TEXTS,
         reloadable=True,
     )
+    event_loop: str = event_loop()
     log: LogSettings = section(LogSettings, "The gateway's own log.")
     metrics: MetricsSettings = section(MetricsSettings, "Metrics for Prometheus; see docs/metrics.md.")
     tls: GatewayTlsSettings = section(GatewayTlsSettings, "Encryption, for browsers on other machines.")

@@ -224,3 +224,18 @@ def one_of(*choices: str) -> Kind[str]:
         return word
 
     return Kind(name, read, read, quoted)
+
+
+def some_of(*choices: str) -> Kind[tuple[str, ...]]:
+    """The kind of a list of these words, each once at most and in this order; it may be empty."""
+    each = one_of(*choices)
+    name = f"a list of {each.name}"
+
+    def among(words: tuple[str, ...]) -> tuple[str, ...]:
+        read = {each.from_toml(word) for word in words}
+        return tuple(choice for choice in choices if choice in read)
+
+    def from_toml(raw: Any) -> tuple[str, ...]:
+        return among(tuple(_only(list, name)(raw)))
+
+    return Kind(name, from_toml, lambda text: among(TEXTS.from_text(text)), TEXTS.to_toml)

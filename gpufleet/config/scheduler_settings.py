@@ -13,7 +13,7 @@ from gpufleet.config.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE
 from gpufleet.config.routing_settings import CONTENT_TYPES, DEFAULT_MODES, ContentTypes
 from gpufleet.config.session_numbers import SESSIONS, ByModel
 from gpufleet.config.settings import data_folder, section, setting
-from gpufleet.config.shared_settings import LogSettings, MetricsSettings, listening_conflicts
+from gpufleet.config.shared_settings import LogSettings, MetricsSettings, event_loop, listening_conflicts
 from gpufleet.net.addresses import DEFAULT_PORT
 from gpufleet.net.limits import MESSAGE_BYTES_MAX
 
@@ -393,6 +393,7 @@ class SchedulerSettings:
         HANDLERS,
         reloadable=True,
     )
+    event_loop: str = event_loop()
     log: LogSettings = section(LogSettings, "The scheduler's own log.")
     metrics: MetricsSettings = section(MetricsSettings, "Metrics for Prometheus; see docs/metrics.md.")
     tls: TlsSettings = section(TlsSettings, "Encryption, for clients on other machines.")

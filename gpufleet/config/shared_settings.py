@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpufleet.config.kinds import INTEGER, SIZE, TEXT, one_of
 from gpufleet.config.settings import setting
+from gpufleet.host import event_loop as loops
 from gpufleet.net.addresses import is_loopback
 
 GB = 10**9
@@ -45,6 +46,17 @@ class MetricsSettings:
         default_text="no metrics are served",
     )
     host: str = setting("127.0.0.1", "Where /metrics is served; beyond this machine as host.", TEXT)
+
+
+def event_loop() -> str:
+    """The field `event_loop` of a program's settings."""
+    return setting(
+        loops.AUTO,
+        "What the program waits with: uvloop, which takes less processor time and comes with gpufleet[uvloop], or "
+        "asyncio, which Python has. auto is uvloop where it is installed.",
+        one_of(*loops.CHOICES),
+        variable=loops.EVENT_LOOP_VARIABLE,
+    )
 
 
 def listening_conflicts(

@@ -27,7 +27,8 @@ def new_traceparent() -> str:
     For a program that does not record and was given none. It is marked as not sampled, so that programs after it do
     not record fragments.
     """
-    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-00"
+    digits = os.urandom(24).hex()
+    return f"00-{digits[:32]}-{digits[32:]}-00"
 
 
 def inherited_traceparent(environment: Mapping[str, str] = os.environ) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.net.addresses import Address
 from gpufleet.net.tls import server_context
 from gpufleet.security.tickets import connect_key
@@ -80,7 +81,7 @@ class Shim:
         try:
             address = await joining.listen(0, self._listen)
             await self.endpoint.start(self._tls)
-            _log.info("listening on %s, start %s", address, self.start)
+            _log.info("listening on %s, start %s; event loop %s", address, self.start, running_loop_in_words())
             await run_linked(self._live(), joining.link(self, model=self._given.name, start=self.start))
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_BYTES_S_MAX):

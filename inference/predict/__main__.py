@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason, as_lines
+from gpufleet.host import event_loop
 
 from . import options
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = options.read(sys.argv[1:] if arguments is None else arguments)
         _prepare()
-        failure = asyncio.run(_run(given))
+        failure = event_loop.run(_run(given), os.environ.get(event_loop.EVENT_LOOP_VARIABLE, ""))
     except GpufleetError as error:
         failure = error
     if failure is None:

@@ -25,7 +25,6 @@ class RefusalReason(StrEnum):
     OUTPUT_FILE_UNUSABLE = "OUTPUT_FILE_UNUSABLE"
     FILES_UNAVAILABLE = "FILES_UNAVAILABLE"
     FILES_GONE = "FILES_GONE"
-    FILES_CHANGED = "FILES_CHANGED"
     RLIMIT_TOO_HIGH = "RLIMIT_TOO_HIGH"
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
     FENCED = "FENCED"
@@ -53,7 +52,6 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.OUTPUT_FILE_UNUSABLE,
         RefusalReason.FILES_UNAVAILABLE,
         RefusalReason.FILES_GONE,
-        RefusalReason.FILES_CHANGED,
         RefusalReason.RLIMIT_TOO_HIGH,
         RefusalReason.ARGV_TOO_LONG,
         RefusalReason.FENCED,
@@ -94,19 +92,12 @@ class NotRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """A file for a rank: where it is to lie in the folder of its files, and its SHA-256.
-
-    The scheduler has it, unless it `is_only_shared`: it lies at `shared_path` in the shared folder of the id
-    `shared_root`, where the two are not empty.
-    """
+    """A file that the scheduler has for a rank: where it is to lie in the folder of its files, and its SHA-256."""
 
     path: str
     digest: str
     size_bytes: int
     is_executable: bool = False
-    shared_root: str = ""
-    shared_path: str = ""
-    is_only_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +126,21 @@ FILES_PATH = f"{SPACE_PATH}/files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlGroup:
+    """What a process may have with all below it: bytes of memory, CPUs, processes with their threads; 0 for no limit.
+
+    `version` is that of Linux's control groups, and `folders` names for each controller ("memory", "cpu", "pids") that
+    is to count it the group in which its keeper may make others.
+    """
+
+    version: int
+    folders: Mapping[str, str]
+    memory_bytes: int = 0
+    cpus: int = 0
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A command and how it runs.
 
@@ -154,6 +160,8 @@ class Process:
     """The niceness, where it is more than the keeper's own."""
     isolation: Isolation | None = None
     """None: it runs as the keeper does, and sees what that sees."""
+    group: ControlGroup | None = None
+    """None: nothing bounds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from gpufleet.jobs.runs import Cause, ExitStatus, RankKey
+from gpufleet.jobs.runs import Cause, ExitCode, ExitStatus, RankKey
 
 
 class Stream(StrEnum):
@@ -52,13 +52,30 @@ class FullReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """What an attempt ran out of, as its control group counted it.
+
+    `oom_kills`: processes that the kernel ended for want of memory. `memory_bytes_peak` is the most that all of it had
+    at once, 0 where the kernel does not tell, and `memory_bytes_max` its limit, 0 for none. `forks_refused`: so often
+    it got no process more, as it had `processes_max`.
+    """
+
+    oom_kills: int = 0
+    memory_bytes_peak: int = 0
+    memory_bytes_max: int = 0
+    forks_refused: int = 0
+    processes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnd:
     """How an attempt ended.
 
     `status` is None when that is unknown (`loss` says why). `streams_cut`: some process still held these open
     after the drain. `processes_left`: processes that outlived SIGKILL (a stuck driver, another user's), so
     the node's devices may still be in use. After NODE_REBOOTED no spooled byte is to be trusted. `streams_lost`: what
-    these had behind `output_ends` the scheduler's store has lost after the node had deleted it.
+    these had behind `output_ends` the scheduler's store has lost after the node had deleted it. `shortage`: what it ran
+    out of, if of anything.
     """
 
     status: ExitStatus | None
@@ -74,6 +91,13 @@ class AttemptEnd:
     streams_cut: tuple[Stream, ...] = ()
     streams_lost: tuple[Stream, ...] = ()
     processes_left: int = 0
+    shortage: Shortage | None = None
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Say whether it failed by itself, and the kernel had ended processes of it for want of memory."""
+        failed = self.status is not None and self.status != ExitCode(code=0)
+        return failed and self.stop_cause is None and self.shortage is not None and self.shortage.oom_kills > 0
 
     def lost_behind(self, stream: Stream, offset: int) -> Self:
         """The same end, with a stream of which nothing behind this offset is left."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from ..control_groups import kept
 from ..core.adoption import RecordFate, fate_of_record, loss_of
 from ..core.outcome import AttemptEnd, AttemptView, Offsets
 from ..spool.layout import ends_on_disk
@@ -47,12 +48,19 @@ def settle(state: StateDir, timeout_s: float) -> tuple[AttemptView, ...]:
     found = records.all_records(state)
     # A keeper is there before its records are, so a lock that is free after they were read means death.
     locks = _locks_of_the_dead(state, {record.keeper_id for record in found} | set(state.keeper_ids()))
+    groups = tuple(each for keeper_id in locks for each in kept.left_by(state.keeper(keeper_id)))
+    is_over = False
     try:
-        return _settle_all(state, [record for record in found if record.keeper_id in locks], timeout_s)
+        kept.let_nothing_begin(groups)
+        settled = _settle_all(state, [record for record in found if record.keeper_id in locks], groups, timeout_s)
+        kept.remove_left(groups)
+        is_over = True
+        return settled
     finally:
         for keeper_id, lock_fd in locks.items():
             if lock_fd is not None:
-                shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
+                if is_over or not groups:  # which groups they are, the folder alone tells
+                    shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
                 os.close(lock_fd)
 
 
@@ -70,7 +78,9 @@ def _locks_of_the_dead(state: StateDir, keeper_ids: Collection[str]) -> dict[str
     return locks
 
 
-def _settle_all(state: StateDir, orphans: list[Record], timeout_s: float) -> tuple[AttemptView, ...]:
+def _settle_all(
+    state: StateDir, orphans: list[Record], groups: tuple[str, ...], timeout_s: float
+) -> tuple[AttemptView, ...]:
     this_boot = boot_id()
     fates = {
         record.key: fate_of_record(
@@ -78,7 +88,7 @@ def _settle_all(state: StateDir, orphans: list[Record], timeout_s: float) -> tup
         )
         for record in orphans
     }
-    _end_processes([r for r in orphans if fates[r.key] is RecordFate.KILL], timeout_s)
+    _end_processes([r for r in orphans if fates[r.key] is RecordFate.KILL], groups, timeout_s)
     for record in orphans:
         shutil.rmtree(state.space(record.key), ignore_errors=True)
     settled = [_settled(state, record, fates[record.key]) for record in orphans]
@@ -98,21 +108,23 @@ def _settled(state: StateDir, record: Record, fate: RecordFate) -> Record:
     return replace(record, end=end)
 
 
-def _end_processes(victims: list[Record], timeout_s: float) -> None:
+def _end_processes(victims: list[Record], groups: tuple[str, ...], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     clean_looks = 0
-    while victims and clean_looks < CLEAN_LOOKS:
-        found = _processes_of(victims)
+    while (victims or groups) and clean_looks < CLEAN_LOOKS:
+        found = _processes_of(victims, groups)
         clean_looks = 0 if found else clean_looks + 1
         if not found:
             continue
         _kill_and_wait(found, min(KILL_ROUND_S, max(0.0, deadline - time.monotonic())))
-        if time.monotonic() >= deadline and (left := _processes_of(victims)):
+        if time.monotonic() >= deadline and (left := _processes_of(victims, groups)):
             raise StillAlive([process.pid for process in left])
 
 
-def _processes_of(victims: list[Record]) -> list[ProcessStat]:
-    """Find every process of these attempts: by session and group of a recorded leader, its key, or a pipe it holds."""
+def _processes_of(victims: list[Record], groups: tuple[str, ...]) -> list[ProcessStat]:
+    """Find every process of these attempts: by its control group, by session and group of a recorded leader, its key,
+    or a pipe it holds.
+    """
     leaders = {r.pid: r.start_ticks for r in victims if r.pid is not None and r.start_ticks is not None}
     for pid, start_ticks in tuple(leaders.items()):
         now = look_at(pid)
@@ -122,20 +134,24 @@ def _processes_of(victims: list[Record]) -> list[ProcessStat]:
         leaders=leaders,
         keys=frozenset(os.fsencode(key_value(record.keeper_id, record.key)) for record in victims),
         pipe_ids=frozenset(pipe_id for record in victims for pipe_id in record.pipe_ids),
+        members=frozenset(kept.members_left(groups)),
     )
     return [process for process in all_processes() if not process.is_dead and _belongs(process, marks)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """What tells a process of a dead keeper's attempts. `leaders`: start ticks by pid."""
+    """What tells a process of a dead keeper's attempts. `leaders`: start ticks by pid; `members`: of its groups."""
 
     leaders: dict[int, int]
     keys: frozenset[bytes]
     pipe_ids: frozenset[str]
+    members: frozenset[int] = frozenset()
 
 
 def _belongs(process: ProcessStat, marks: _Marks) -> bool:
+    if process.pid in marks.members:
+        return True
     since_ticks = marks.leaders.get(process.session_id) or marks.leaders.get(process.group_id)
     if since_ticks is not None and process.start_ticks >= since_ticks:
         return True

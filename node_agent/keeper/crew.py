@@ -7,11 +7,12 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..control_groups.group import Group
 from ..core.launch import SPACE_PATH, NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import Stream
 from .descriptors import Ends, open_ends
@@ -73,11 +74,16 @@ class Watch:
         self._start_ticks = 0
         reactor.call_when_readable(channel.fileno(), self._on_readable)
 
-    def start(self, process: Process, ends: Ends, space: str = "") -> Spawned | NotRun | Refusal:
-        """Have it start a command; waits for its answer. `space` is the folder of an isolated one."""
+    def start(
+        self, process: Process, ends: Ends, space: str = "", entrances: Sequence[int] = ()
+    ) -> Spawned | NotRun | Refusal:
+        """Have it start a command; waits for its answer. `space` is the folder of an isolated one; by `entrances` it
+        enters its control group.
+        """
+        told = {**process_to(process), "space": space, "entrances": len(entrances)}
         self._channel.settimeout(START_S_MAX)
         try:
-            send(self._channel, {"spawn": {**process_to(process), "space": space}}, tuple(ends.theirs))
+            send(self._channel, {"spawn": told}, (*ends.theirs, *entrances))
             answer = self._received.next()
         except OSError as error:  # a time-out is one, too
             self.is_done = False  # nobody knows what it has begun
@@ -193,21 +199,25 @@ class Crew:
         self._next_isolated: Watch | None = None
         self._removing: set[int] = set()
 
-    def start(self, process: Process, space: str = "") -> Spawned | NotRun | Refusal:
-        """Start a command below a supervisor of its own. Its environment is used as it is.
+    def start(self, process: Process, space: str = "", group: Group | None = None) -> Spawned | NotRun | Refusal:
+        """Start a command below a supervisor of its own, in its control group. Its environment is used as it is.
 
         `space` is the folder for what is an isolated command's own.
         """
         ends = Ends()
+        entrances: list[int] = []
         try:
+            entrances = [] if group is None else group.entrances()
             open_ends(ends, process.input)
             watch = self._taken() if process.isolation is None else self._taken_isolated()
         except OSError as error:
             ends.close()
             ends.close_theirs()
+            _close(entrances)
             return Refusal(RefusalReason.SPAWN_FAILED, f"no pipe, terminal or process can be had: {error.strerror}")
-        answer = watch.start(process, ends, space)
+        answer = watch.start(process, ends, space, entrances)
         ends.close_theirs()
+        _close(entrances)
         if not isinstance(answer, Spawned):
             ends.close()
             if watch.is_done and process.isolation is None:
@@ -314,6 +324,11 @@ class Crew:
         watch = Watch(pid, channel, self._reactor, self)
         self._all[pid] = watch
         return watch
+
+
+def _close(descriptors: list[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
 
 
 def _nobody() -> None:

@@ -7,6 +7,7 @@
     /run/gpufleet/home      its own, in its space
     /run/gpufleet/files     the files that go with it
     the agent's folder …    empty
+    control groups          to be read
 
 Nothing of it is seen from outside: mounts that are made here stay here, and those of the machine still come in.
 """
@@ -17,6 +18,7 @@ import shutil
 import stat
 from pathlib import Path
 
+from ..control_groups.files import mounts_of
 from ..core.launch import FILES_PATH, HOME_PATH, SPACE_PATH, Isolation
 from .linux import (
     CLONE_NEWIPC,
@@ -28,6 +30,7 @@ from .linux import (
     MS_NOSUID,
     MS_RDONLY,
     MS_REC,
+    MS_REMOUNT,
     MS_SLAVE,
     mount,
     unshare,
@@ -58,6 +61,9 @@ def build(stage: str) -> int:
     unshare(CLONE_NEWNS | CLONE_NEWIPC)
     mount("", "/", flags=MS_REC | MS_SLAVE)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for place, _, _ in mounts_of(Path("/proc/self/mountinfo").read_text()):
+        # Else a job that is root, without any capability, could raise its own limits: the files are root's.
+        mount("", place, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     devices_fd = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mount("tmpfs", stage, "tmpfs", MS_NOSUID | MS_NOEXEC, SMALL)
     for name in COMMON_NODES:

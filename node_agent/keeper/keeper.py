@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gpufleet.jobs.runs import RankKey
 
+from ..control_groups.group import Group
+from ..control_groups.kept import KeptGroups
 from ..core.adoption import LaunchDecision, decide_launch
 from ..core.launch import Launch, Launched, NotRun, Objection, Process, Refusal, RefusalReason, refusal_of_launch
 from ..core.offsets import CHUNK_BYTES
@@ -55,6 +57,7 @@ class Keeper:
         self._living: dict[Supervised, None] = {}
         self._spawner = Spawner()
         self._crew = Crew(reactor, self._spawner, {lock_fd}, str(state.keeper(keeper_id) / "stage"))
+        self._groups = KeptGroups(state.keeper(keeper_id), keeper_id, reactor.call_at, boottime_us)
         self._tombstones = Tombstones(state)
         self._spares = records.Spares(state.keeper(keeper_id))
         self._buffer = bytearray(CHUNK_BYTES)
@@ -163,6 +166,10 @@ class Keeper:
         """Count the attempts that have not ended."""
         return len(self._living)
 
+    def close(self) -> None:
+        """Leave nothing of its own behind."""
+        self._groups.close()
+
     # --- what an attempt needs (Household)
 
     def fullness_changed(self, attempt: Supervised) -> None:
@@ -174,6 +181,8 @@ class Keeper:
         del self._living[attempt]
         if attempt.has_space:
             self._crew.remove_space(str(self._state.space(attempt.key)))
+        if attempt.group is not None:
+            self._groups.remove(attempt.group)
         self.reports.add(attempt.key, reports.ENDED, {"end": to_json(attempt.end)})
         self.reactor.call_after_turn(self._leave_if_done)
 
@@ -190,7 +199,10 @@ class Keeper:
             shutil.rmtree(directory, ignore_errors=True)
             return copy_fd
         copy = None if copy_fd is None else OutputCopy(process.output_file, copy_fd)
-        spawned = self._spawned(launch)
+        group = self._grouped(launch)
+        spawned = group if isinstance(group, Refusal) else self._spawned(launch, group)
+        if isinstance(group, Group) and not isinstance(spawned, Spawned):
+            self._groups.remove(group)
         self.reactor.call_after_turn(self._crew.have_one_wait)
         if isinstance(spawned, Refusal):
             if copy is not None:
@@ -205,6 +217,8 @@ class Keeper:
             attempt.has_space = False
             attempt.not_run(spawned)
             return attempt.view()
+        assert not isinstance(group, Refusal), "without its group it was not started"
+        attempt.group = group
         attempt.started(spawned)
         attempt.heartbeat_acknowledged(self._newest_heartbeat_us)
         view = attempt.view()
@@ -222,15 +236,24 @@ class Keeper:
         refusal = refusal_of_launch(launch, boottime_us()) or lacks_cwd or limit_too_high(process)
         return refusal or unusable_copy(process.output_file, process.isolation)
 
-    def _spawned(self, launch: Launch) -> Spawned | NotRun | Refusal:
+    def _grouped(self, launch: Launch) -> Group | Refusal | None:
+        """The control group of an attempt that is to have one."""
+        if launch.process.group is None:
+            return None
+        try:
+            return self._groups.make(launch.key, launch.process.group)
+        except OSError as error:
+            return Refusal(RefusalReason.ISOLATION_FAILED, f"the job's control group cannot be made: {error}")
+
+    def _spawned(self, launch: Launch, group: Group | None) -> Spawned | NotRun | Refusal:
         if launch.process.isolation is None:
-            return self._crew.start(self._marked(launch))
+            return self._crew.start(self._marked(launch), group=group)
         space = str(self._state.space(launch.key))
         try:
             make_space(space, launch.process.isolation)
         except OSError as error:
             return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{space}: {error.strerror}")
-        spawned = self._crew.start(self._marked(launch), space)
+        spawned = self._crew.start(self._marked(launch), space, group)
         if not isinstance(spawned, Spawned):
             remove_space(space)  # nobody has put anything there
         return spawned

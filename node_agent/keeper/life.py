@@ -89,6 +89,7 @@ def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, lock_fd: 
     starter.tell(READY)
     reactor.run()
     _log(keeper, "leaves")
+    keeper.close()
     door.close()
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from gpufleet.jobs.runs import Cause, ExitCode, ExitSignal, NodeCause, RankKey
 
+from ..control_groups.group import Group
 from ..core.attempt import (
     Action,
     Ending,
@@ -77,6 +78,7 @@ class Supervised:
         self.directory = directory
         self.pid = 0
         self.has_space = launch.process.isolation is not None
+        self.group: Group | None = None
         self.end: AttemptEnd | None = None
         self.output = Output(house.reactor, writer, self._output_changed)
         self.input: Input | None = None
@@ -217,6 +219,8 @@ class Supervised:
     def _begin_ending(self, told: LeaderExit) -> None:
         code = os.waitstatus_to_exitcode(told.wait_status)
         status = ExitSignal(signal=-code) if code < 0 else ExitCode(code=code)
+        if self.group is not None:
+            self.group.end()
         self._exit = _LeaderExit(status, told.cpu_us, told.max_rss_bytes, boottime_us())
         self._ending = Ending(
             drain_since_us=self._exit.at_us,
@@ -267,6 +271,8 @@ class Supervised:
             self._signal_group(signal.SIGCONT)
         elif isinstance(action, SendKill):
             self._signal_group(signal.SIGKILL)
+            if self.group is not None:
+                self.group.end()
             if self._watch is not None:
                 self._watch.kill_all()
         following = next_action(self._phase, boottime_us())
@@ -293,6 +299,7 @@ class Supervised:
             max_rss_bytes=leader.max_rss_bytes,
             streams_cut=cut,
             processes_left=processes_left,
+            shortage=None if self.group is None else self.group.shortage(),
         )
 
     def _finish(self, end: AttemptEnd) -> None:

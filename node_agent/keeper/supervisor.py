@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..core.launch import NotRun
+from .becoming import Becoming
 from .linux import CLONE_NEWPID, become_subreaper, enter_namespace, name_process, unshare
 from .processes import children, look_at
 from .spawn import Spawner
@@ -125,6 +126,7 @@ class Supervisor:
         self._channel = channel
         self._received = Received(channel)
         self._spawner = spawner
+        self._becoming = Becoming(spawner.descriptors_of_children)
         self._wakings = Wakings()
         self._leader: int | None = None
         self._is_busy = False
@@ -157,11 +159,15 @@ class Supervisor:
 
     def spawn(self, told: Json) -> None:
         """Start the command and say so, or why not."""
-        descriptors = self._received.take_descriptors()
+        descriptors, entrances = self._taken(told)
+        process = process_from(told)
         try:
-            answer = self._spawner.spawn(process_from(told), descriptors)
+            if entrances:
+                answer = self._becoming.start(process, descriptors, entrances)
+            else:
+                answer = self._spawner.spawn(process, descriptors)
         finally:
-            for fd in descriptors:
+            for fd in (*descriptors, *entrances):
                 os.close(fd)
         if isinstance(answer, int):
             self._leader, self._is_busy = answer, True
@@ -170,6 +176,12 @@ class Supervisor:
             send(self._channel, {"pid": answer, "start_ticks": stat.start_ticks})
         else:
             send(self._channel, {"not_run" if isinstance(answer, NotRun) else "refused": to_json(answer)})
+
+    def _taken(self, told: Json) -> tuple[list[int], list[int]]:
+        """The descriptors of a command, and those by which it enters its control group; to be closed here."""
+        taken = self._received.take_descriptors()
+        count = len(taken) - told.get("entrances", 0)
+        return taken[:count], taken[count:]
 
     def _reap(self) -> None:
         """Take in who has ended. The leader's group is killed while its pid still is its own."""

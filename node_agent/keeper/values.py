@@ -7,8 +7,18 @@ from typing import Any
 from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, InputMode, RankKey, cause_of
 
 from ..core.attempt import Limits
-from ..core.launch import Isolation, Launch, NotRun, Process, Refusal, RefusalReason
-from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, FullReason, LaunchFailure, LossReason, Offsets, Stream
+from ..core.launch import ControlGroup, Isolation, Launch, NotRun, Process, Refusal, RefusalReason
+from ..core.outcome import (
+    AttemptEnd,
+    AttemptPhase,
+    AttemptView,
+    FullReason,
+    LaunchFailure,
+    LossReason,
+    Offsets,
+    Shortage,
+    Stream,
+)
 from ..core.typed import Typed
 
 Json = dict[str, Any]
@@ -56,6 +66,8 @@ def process_from(data: Json) -> Process:
     known["input"] = None if asked == NO_INPUT else InputMode(asked)
     known["rlimits"] = {name: (int(soft), int(hard)) for name, (soft, hard) in data.get("rlimits", {}).items()}
     known["isolation"] = isolation_from(data.get("isolation"))
+    group = data.get("group")
+    known["group"] = None if group is None else ControlGroup(**_known(ControlGroup, group))
     return Process(**known)
 
 
@@ -96,6 +108,8 @@ def end_from(data: Json) -> AttemptEnd:
     known["stop_cause"] = _optional(cause_of, data.get("stop_cause"))
     known["failure"] = _optional(LaunchFailure, data.get("failure"))
     known["loss"] = _optional(LossReason, data.get("loss"))
+    shortage = data.get("shortage")
+    known["shortage"] = None if shortage is None else Shortage(**_known(Shortage, shortage))
     for name in ("streams_cut", "streams_lost"):
         known[name] = tuple(Stream(each) for each in data.get(name, ()))
     return AttemptEnd(**known)

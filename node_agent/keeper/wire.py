@@ -9,8 +9,8 @@ from .frames import Unpacker, pack
 
 Json = dict[str, Any]
 
-DESCRIPTORS_MAX = 4
-"""Most that comes with one message: those of a command."""
+DESCRIPTORS_MAX = 8
+"""More than comes with one message: those of a command, and those by which it enters its control group."""
 
 _DESCRIPTORS_SPACE = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
 

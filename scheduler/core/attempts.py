@@ -37,8 +37,14 @@ TAKEN_DOWN = NodeCause.SHUTDOWN.value
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
 
 
-ENDS_OF_ITS_OWN = frozenset({"EXITED", "SIGNALLED"})
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
+"""The end of an attempt of which its node's kernel ended processes at its limit of memory: of the job's own making."""
+
+ENDS_OF_ITS_OWN = frozenset({"EXITED", "SIGNALLED", OUT_OF_MEMORY})
 """Ends that a command came to by itself; one that could not be run at all will not be found by a second attempt."""
+
+NAMED_ENDS = frozenset({TAKEN_DOWN, OUT_OF_MEMORY})
+"""Ends by a signal of which its node says more."""
 
 
 def on_rank_started(state: State, event: RankStarted) -> Decision:
@@ -52,8 +58,7 @@ def on_rank_started(state: State, event: RankStarted) -> Decision:
     if attempt.ranks[event.key.rank].started_at is not None:
         return NOTHING
     started_at = Instant(max(event.at - event.run_span, attempt.placed_at))
-    started = AttemptStarted(at=event.at, key=event.key, started_at=started_at, file_runs=event.file_runs)
-    return Decision(records=(started,))
+    return Decision(records=(AttemptStarted(at=event.at, key=event.key, started_at=started_at),))
 
 
 def on_rank_exited(state: State, event: RankExited) -> Decision:
@@ -186,7 +191,7 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
             return _finished(job, ended, Outcome.FAILED, exit_.reason, message, exit_.exit)
         case ExitSignal(signal=number):
             message = exit_.message or f"ended by signal {number}"
-            reason = exit_.reason if exit_.reason == TAKEN_DOWN else "SIGNALLED"
+            reason = exit_.reason if exit_.reason in NAMED_ENDS else "SIGNALLED"
             return _finished(job, ended, Outcome.FAILED, reason, message, exit_.exit)
         case None:
             return _finished(job, ended, Outcome.FAILED, exit_.reason, exit_.message)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain, islice, takewhile
 
 from ..policy.capacity import capacity
+from ..policy.gap import deadlines as gap_deadlines
 from ..policy.preemption import may_be_taken_at
 from ..policy.routing import GPU_WAIT_OVER
 from ..state.attempts import Attempt, Rendezvous
@@ -37,6 +38,7 @@ from ..state.units import Instant, Span, after
 from . import gangs
 from .attempts import gang_without_nodes, without_its_node
 from .decision import Decision, together
+from .gaps import closed_if_over
 from .live_ranks import given_up_at, jobs_on
 from .serving import renumbered
 from .story import span_text
@@ -144,6 +146,7 @@ def _deadlines_of_others(state: State) -> Iterator[Instant]:
     if state.live.time_limits.marks:
         yield state.live.time_limits.marks[0][0]
     yield from session_deadlines(state)
+    yield from gap_deadlines(state)
     yield from serving_deadlines(state)
     oldest = next(iter(state.durable.requests.values()), None)
     if oldest is not None:
@@ -163,6 +166,7 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
     decisions.append(Decision(records=tuple(of_time_limits(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
     decisions.append(on_time(state, event.at))
+    decisions.append(closed_if_over(state, event.at))
     decisions.append(renumbered(state, event.at))
     return together(*decisions)
 

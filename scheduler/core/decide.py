@@ -12,10 +12,9 @@ from ..state.events import Event
 from ..state.sessions import turns
 from ..state.sessions.events import SessionEvent
 from ..state.state import State
-from . import access, attempts, deadlines, gangs, jobs, membership, nodes, programs, secrets, sessions, updating
+from . import access, attempts, deadlines, gangs, gaps, jobs, membership, nodes, programs, secrets, sessions, updating
 from .decision import NOTHING, Decision, together
 from .dependencies import with_consequences
-from .numbers import numbers_above
 from .serving import renumbered
 from .worker_ends import with_worker_ends
 
@@ -24,6 +23,7 @@ def step(state: State, event: Event) -> Decision:
     """Take note of an event, decide what follows, and make it true in memory."""
     live.apply_event(state.live, state.durable, state.limits, event)
     decision = with_consequences(state, with_worker_ends(state, decide(state, event)))
+    decision = together(gaps.told_by(state, event), decision)
     make_true(state, decision)
     return decision
 
@@ -64,8 +64,7 @@ def decide(state: State, event: Event) -> Decision:
         case events.NodeBeat():
             return nodes.on_node_beat(state, event)
         case events.SchedulerStarted():
-            raised = numbers_above(state, event.at, event.jobs_above, event.gap)
-            return together(raised, renumbered(state, event.at))
+            return together(gaps.on_scheduler_started(state, event), renumbered(state, event.at))
         case events.NodeDisconnected() | events.ReadingResumed():
             return NOTHING
         case events.RankReady():
@@ -82,8 +81,6 @@ def decide(state: State, event: Event) -> Decision:
             return attempts.on_spool_filled(state, event)
         case events.DrainRequested():
             return nodes.on_drain_requested(state, event)
-        case events.SharedRootChecked():
-            return nodes.on_shared_root_checked(state, event)
         case events.ForgetRequested():
             return nodes.on_forget_requested(state, event)
         case events.NodeApprovalRequested():

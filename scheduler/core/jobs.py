@@ -6,6 +6,7 @@ from dataclasses import replace
 from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import notes_for, refusal
+from ..policy.gap import gap_hold
 from ..policy.routing import routed
 from ..state.access import RememberedRequest
 from ..state.attempts import Attempt, RankExit
@@ -20,6 +21,7 @@ from ..state.events import (
     SignalRequested,
     WantedJob,
 )
+from ..state.gap import RELEASED_SPANS_MAX
 from ..state.gpu_choice import without_gpus
 from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import (
@@ -37,6 +39,7 @@ from ..state.jobs import (
 )
 from ..state.records import (
     AttemptStopping,
+    GapReleased,
     ItemsFinished,
     ItemsHeld,
     ItemsMoved,
@@ -332,9 +335,19 @@ def _is_connected(state: State, node: NodeName) -> bool:
 
 
 def on_hold_requested(state: State, event: HoldRequested) -> Decision:
-    """Hold jobs that wait, or release those that are held."""
+    """Hold jobs that wait, or release those that are held, or that wait since history was cut off."""
+    gap = gap_hold(state, event.at)
+
+    def let_start(job: Job, waiting: Job, spans: tuple[tuple[JobId, JobId], ...]) -> Record | None:
+        if event.is_held or gap is None or not isinstance(waiting.state, Queued) or not gap.holds(waiting):
+            return None
+        is_full = len(gap.gap.released) + len(spans) > RELEASED_SPANS_MAX
+        return None if is_full else GapReleased(at=event.at, job=job.id, by=event.by, spans=spans)
 
     def change(job: Job) -> JobDecision:
+        let_go = let_start(job, job, ((job.id, JobId(job.id + 1)),))
+        if let_go is not None:
+            return changed(job, f"job {job.id} waits for no node any more", let_go)
         match job.state:
             case Queued() | Deferred() if event.is_held:
                 return changed(job, f"job {job.id} is held", JobHeld(at=event.at, job=job.id, by=event.by))
@@ -348,6 +361,9 @@ def on_hold_requested(state: State, event: HoldRequested) -> Decision:
                 return unchanged(job, f"job {job.id} does not wait any more")
 
     def change_alike(array: Job, alike: EqualJobs) -> ItemsDecision:
+        let_go = let_start(array, alike.first, alike.spans)
+        if let_go is not None:
+            return "waits for no node any more", (let_go,)
         if isinstance(alike.first.state, Held) == event.is_held:
             return "", ()
         if event.is_held:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from ..policy.gap import gap_hold
 from ..state.attempts import Attempt
 from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, StopAttempt
 from ..state.events import (
@@ -18,7 +19,6 @@ from ..state.events import (
     ReportedRunning,
     ReportedStarting,
     ReportedState,
-    SharedRootChecked,
 )
 from ..state.ids import DeviceUuid, NodeName, RankKey
 from ..state.jobs import Job, Starting, Stopping, is_being_prepared
@@ -35,7 +35,6 @@ from ..state.records import (
     NodeRegistered,
     NodeResumed,
     NodeReturned,
-    NodeRootChecked,
     Record,
 )
 from ..state.replies import NodeChanged, NodeGone
@@ -80,7 +79,6 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         is_lost=known.is_lost if known else False,
         unhealthy=known.unhealthy if known else (),
         knows_lineages=event.knows_lineages,
-        checked_root=known.checked_root if known is not None and known.agent_id == event.agent_id else "",
     )
     node = admitted(state, event, known, node)
     registered = _registered(state, event.at, known, node)
@@ -198,9 +196,8 @@ def _bring_together(
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
             forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
             return together(Decision(records=heard), rank_refused(state, refusal, job, attempt), forget)
-        case ReportedRunning(run_span=run_span, file_runs=runs):
-            runs_now = RankStarted(at=event.at, node=event.node, key=key, run_span=run_span, file_runs=runs)
-            started = on_rank_started(state, runs_now)
+        case ReportedRunning(run_span=run_span):
+            started = on_rank_started(state, RankStarted(at=event.at, node=event.node, key=key, run_span=run_span))
             told = tuple(tell_again(job)) if key.rank == 0 else ()
             limit = limit_again(job, event.node, key, seen.time_limit)
             go_on = Decision(commands=(*_go_on(job, event.node, key), *limit, *told))
@@ -228,6 +225,8 @@ def _prepare_again(
 ) -> Decision:
     """A rank of a gang that is not started yet: whatever its node prepared, it is asked again and says so again."""
     match seen:
+        case None if _may_run_elsewhere(state, event.at, job):
+            return _never_seen(state, event, job, attempt, key)
         case ReportedStarting() | None:
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
         case ReportedRefused(reason=reason, message=message):
@@ -252,28 +251,22 @@ def _never_seen(state: State, event: InventoryReported, job: Job, attempt: Attem
     if rank.started_at is not None:
         return _lost(state, event, job, attempt, "its node no longer knows of it")
     match job.state:
-        case Starting():
+        case Starting() if not _may_run_elsewhere(state, event.at, job):
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
         case _:
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason="NEVER_STARTED")
             return rank_refused(state, refusal, job, attempt)
 
 
+def _may_run_elsewhere(state: State, at: Instant, job: Job) -> bool:
+    """Whether history that the store lacks may have given this attempt up, and placed another one."""
+    hold = gap_hold(state, at)
+    return hold is not None and hold.holds(job)
+
+
 def _lost(state: State, event: InventoryReported, job: Job, attempt: Attempt, message: str) -> Decision:
     """End what an attempt has on a node where, by its own word, nothing of it lives."""
     return without_its_node(state, event.at, job, attempt, event.node, message, nothing_lives=True)
-
-
-def on_shared_root_checked(state: State, event: SharedRootChecked) -> Decision:
-    """Keep what a probe has shown of a node: whether files of jobs may be read in its shared folder."""
-    node = state.durable.nodes.get(event.node)
-    if node is None:
-        return no_such_node(event.node)
-    checked = event.root if event.is_same else "" if node.checked_root == event.root else node.checked_root
-    if checked == node.checked_root:
-        return Decision(reply=NodeChanged(node=node, changed=False))
-    record = NodeRootChecked(at=event.at, node=node.name, root=checked)
-    return Decision(records=(record,), reply=NodeChanged(node=replace(node, checked_root=checked), changed=True))
 
 
 def on_drain_requested(state: State, event: DrainRequested) -> Decision:

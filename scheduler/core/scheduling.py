@@ -14,7 +14,7 @@ from ..state.attempts import Attempt, Placement, Rank
 from ..state.commands import Command
 from ..state.gpu_choice import fallen_back
 from ..state.jobs import FellBack, Job, rank_keys
-from ..state.records import AttemptPlaced, AttemptStopping, JobFellBack, Record
+from ..state.records import AttemptPlaced, AttemptStopping, GapOutlived, JobFellBack, Record
 from ..state.state import State
 from ..state.units import Instant, after
 from .decision import Decision
@@ -83,6 +83,9 @@ def _give(
         forecast=forecast,
         lineage=_lineage_for(state, placements),
     )
+    gap = state.durable.gap
+    if gap is not None and job.id < gap.jobs_below and (not job.past or job.past[-1].placed_at < gap.at):
+        records.append(GapOutlived(at=at, job=job.id, cut_at=gap.at))
     records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
     commands.extend(launch_command(state, job, attempt, key) for key in rank_keys(job, attempt))
 

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from gpufleet.jobs.runs import ExitCode, ExitSignal, StopCause
 
+from ..policy.explain import begin_text
 from ..state import commands, records
 from ..state.attempts import AllocationMethod, Attempt, Placement, RankExit
 from ..state.commands import Command
@@ -121,12 +122,6 @@ def sentence(record: Record) -> str:
             return f"{by} approved node {name}."
         case records.NodeRevoked(node=name, by=by, reason=reason):
             return f"{by} revoked the credential of node {name}{_because(reason)}."
-        case records.NodeRootChecked(node=name, root=root):
-            return (
-                f"Node {name} sees the shared folder {root}."
-                if root
-                else f"Node {name} sees its shared folder no more."
-            )
         case records.NodeForgotten(node=name, by=by):
             return f"{by} dropped node {name}, which will not come back."
         case records.DeviceMarked(node=name, device=device):
@@ -143,8 +138,23 @@ def sentence(record: Record) -> str:
             return f"Token {token.joined_by} let {token.role.value} {token.program} join, with credential {token.id}."
         case records.CredentialRenewed(token=token_id):
             return f"Credential {token_id} was renewed."
-        case records.NumbersRaised(next_job=next_job, reason=reason):
-            return f"Numbers of jobs go on from {next_job}{_because(reason)}."
+        case records.NumbersRaised(next_job=next_job, next_session=next_session, reason=reason):
+            sessions = f", those of sessions from {next_session}" if next_session else ""
+            return f"Numbers of jobs go on from {next_job}{sessions}{_because(reason)}."
+        case records.GapAccepted(gap=gap):
+            awaited = ", ".join(gap.awaited) or "no node"
+            return f"The store lacks history{_because(gap.reason)}; its jobs wait for what is told by {awaited}."
+        case records.GapToldOf(node=name):
+            return f"Node {name} has told what it runs, and runs nothing that the store lacks."
+        case records.GapReleased(job=job_id, by=by):
+            return f"{by} lets job {job_id} start, though the store lacks what happened before it was put back."
+        case records.GapOutlived(job=job_id, cut_at=cut_at):
+            return (
+                f"What became of job {job_id} before the store was put back, at {begin_text(cut_at)}, is not known,"
+                " and no node has told of it; it is placed."
+            )
+        case records.GapClosed():
+            return "No job waits any more for what the store lacks."
         case records.SecretSet(secret=secret, by=by):
             return f"{by} set secret {secret.name} of {secret.user}."
         case records.SecretRemoved(user=user, name=secret_name, by=by):
@@ -228,8 +238,14 @@ def tell(record: Record) -> str:
             return f"{name} {token.joined_by} {token.program}"
         case records.CredentialRenewed(token=token_id):
             return f"{name} {token_id}"
-        case records.NumbersRaised(next_job=next_job):
-            return f"{name} {next_job}"
+        case records.NumbersRaised(next_job=next_job, next_session=next_session):
+            return f"{name} {next_job}" + (f" sessions {next_session}" if next_session else "")
+        case records.GapAccepted(gap=gap):
+            return f"{name} jobs below {gap.jobs_below} await {','.join(gap.awaited) or '-'}"
+        case records.GapReleased(job=job_id) | records.GapOutlived(job=job_id):
+            return f"{name} {job_id}"
+        case records.GapClosed():
+            return name
         case records.SecretSet(secret=secret):
             return f"{name} {secret.user} {secret.name}"
         case records.SecretRemoved(user=user, name=secret_name):

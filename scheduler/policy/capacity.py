@@ -12,7 +12,7 @@ from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
-from .explain import NEXT_PASS, as_seen_by, begin_text, nodes_text, over_a_cap, why_deferred
+from .explain import NEXT_PASS, as_seen_by, begin_text, held_since_a_gap, nodes_text, over_a_cap, why_deferred
 from .fit import Miss, could_ever_hold, devices_that_fit, memory_text
 from .forecast import bound
 from .order import may_go_ahead
@@ -49,7 +49,7 @@ def capacity(state: State, job: Job, at: Instant) -> Capacity:
         return Capacity(is_available=False, reason="NO_NODES", message="no node has registered yet")
     trial = as_seen_by(state, job, at)
     reason, clause, _ = PassReasons(trial).of(job, trial.caps)
-    if over_a_cap(trial.caps, job) is not None:
+    if held_since_a_gap(trial, job) is not None or over_a_cap(trial.caps, job) is not None:
         return Capacity(is_available=False, reason=reason, message=clause)
     counted = _free_now(state, trial, job, at)
     if reason == NEXT_PASS:

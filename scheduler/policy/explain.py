@@ -11,13 +11,14 @@ from ..state.ids import JobId, NodeName
 from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping, items_alike
 from ..state.specs import EndWanted
 from ..state.state import State
-from ..state.units import SECOND, Instant
+from ..state.units import NEVER, SECOND, Instant
 from .admission import minimum_memory
 from .caps import Caps
 from .exclusive import what_it_waits_for
 from .fit import Miss, NodeView, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
+from .gap import waits_for
 from .nearest import nearest_change
 from .node_cache import NodeCache
 from .order import is_old, jobs_ahead, may_go_ahead, queue_order
@@ -32,6 +33,8 @@ USER_CAP = "USER_CAP"
 """The reason of a job whose user holds as much as one user may."""
 ARRAY_CAP = "ARRAY_CAP"
 """The reason of an item whose array runs as many as it may at a time."""
+STORE_GAP = "STORE_GAP"
+"""The reason of a job that waits since history was cut off."""
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
 
@@ -203,6 +206,15 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
             bound_sentence="no bound: no node is known",
         )
     trial = as_seen_by(state, job, at)
+    held = held_since_a_gap(trial, job)
+    if held is not None:
+        return Explanation(
+            reason=held.name,
+            sentence=f"job {job.id} waits because {held.clause}; to start it all the same: gpuctl release {job.id}",
+            ahead=tuple(ahead),
+            ahead_count=ahead_count,
+            bound_sentence="no bound: it waits for what nodes tell",
+        )
     views = trial.views
     verdicts = verdicts_of(state, trial, job, at)
     reason = main_reason(state, trial, job, verdicts, at)
@@ -260,13 +272,29 @@ def bounds_of(state: State, jobs: Collection[Job], at: Instant, promises: Promis
     placed = sum(len(view.taken) for view in trial.views.values())
     found: dict[JobId, Bound] = {}
     for job in jobs:
-        over = over_a_cap(trial.caps, job)
+        over = held_since_a_gap(trial, job) or over_a_cap(trial.caps, job)
         if over is not None:
             found[job.id] = Bound(at=None, sentence=f"no bound: {over.clause}")
         else:
             ahead = max(0, may_go_ahead(state.durable, job) - placed)
             found[job.id] = promises.keep(state, job, bound(state, job, trial.views, ahead, at), trial.views, at)
     return found
+
+
+def held_since_a_gap(trial: PlacementPass, job: Job) -> WaitReason | None:
+    """What a job waits for since history was cut off; None where it is tried."""
+    gap = trial.gap
+    if gap is None or not gap.holds(job):
+        return None
+    lost = "the store was put back and lacks what happened since it was copied"
+    ends_on, untold = gap.still_ends_on(job), gap.untold(job)
+    if ends_on is not None:
+        return WaitReason(STORE_GAP, f"{lost}: node {ends_on} still ends what it ran of it", ends_on)
+    until = gap.until(waits_for(gap.limits, job.spec))
+    end = "" if until == NEVER else f"; its wait ends at {begin_text(until)} at the latest"
+    have = "has" if len(untold) == 1 else "have"
+    who = f"{nodes_text(untold)}, which {have} not told yet," if untold else "a node that joined meanwhile"
+    return WaitReason(STORE_GAP, f"{lost}: {who} may run it{end}")
 
 
 def over_a_cap(caps: Caps, job: Job) -> WaitReason | None:

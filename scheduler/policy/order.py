@@ -20,6 +20,7 @@ from ..state.specs import Asked, Band
 from ..state.state import State
 from ..state.units import MINUTE, NEVER, SECOND, Instant
 from ..state.usage import GPU_WEIGHT
+from .gap import gap_hold
 
 TURN = GPU_WEIGHT * MINUTE
 """What a job ahead counts for, in CPU-microseconds: a GPU-minute."""
@@ -32,6 +33,8 @@ Turn = tuple[int, Entry, UserName]
 
 Of a job that is old: OLD, its own entry, the name.
 """
+
+NO_INSTANT = Instant(0)
 
 OLD = -1
 """Less than any usage."""
@@ -59,17 +62,21 @@ def queue_order(state: State, at: Instant, given_up: GivenUp = (), until: Job | 
     """Eligible jobs in the order in which they are tried.
 
     What is asked for in `given_up`, by anybody or by one user, is left out from the moment it stands there, at no cost
-    for the jobs that wait with it. `until` is the job before which it ends.
+    for the jobs that wait with it. Those that wait since history was cut off are left out. `until` is the job before
+    which it ends.
     """
-    durable, old_before = state.durable, _old_before(state, at)
+    durable, old_before, hold = state.durable, _old_before(state, at), gap_hold(state, at)
+    held_before = Instant(0) if hold is None else hold.all_before
     for band, lines in durable.lines.of_band.items():
         if until is not None and band < until.band:
             return
         end = _turn_of(state, until, at) if until is not None and band == until.band else None
-        for turn, entry, _ in _band_order(durable, lines, at, old_before, given_up):
+        for turn, entry, _ in _band_order(durable, lines, at, old_before, given_up, held_before=held_before):
             if end is not None and turn >= end:
                 return
-            yield durable.jobs[entry[1]]
+            job = durable.jobs[entry[1]]
+            if hold is None or not hold.holds(job):
+                yield job
 
 
 def _band_order(
@@ -80,8 +87,12 @@ def _band_order(
     given_up: GivenUp,
     *,
     passes_alike: bool = False,
+    held_before: Instant = NO_INSTANT,
 ) -> Iterator[tuple[Turn, Entry, int]]:
-    """The entries of a band, each with its turn and how many it stands for: more than 1 with `passes_alike` only."""
+    """The entries of a band, each with its turn and how many it stands for: more than 1 with `passes_alike` only.
+
+    Those of before `held_before` are passed at no cost.
+    """
     old = {user: of_user for user, of_user in lines.items() if _oldest(of_user)[0] < old_before}
     if old:
         those = [(user, key, line) for user, of_user in old.items() for key, line in of_user.items()]
@@ -89,7 +100,13 @@ def _band_order(
         numbered = [(key, line) for _, key, line in those]
         users = [user for user, _, _ in those]
         for user, entry, weight in _merged(
-            first, numbered, users.__getitem__, given_up, passes_alike=passes_alike, before=old_before
+            first,
+            numbered,
+            users.__getitem__,
+            given_up,
+            passes_alike=passes_alike,
+            before=old_before,
+            held_before=held_before,
         ):
             yield (OLD, entry, user), entry, weight
     heads: list[tuple[Turn, int]] = []
@@ -97,7 +114,8 @@ def _band_order(
     for number, (user, of_user) in enumerate(lines.items()):
         begin = _count_old(of_user, old_before) if user in old else 0
         heads.append(((usage(durable, user, at) + begin * TURN, _oldest(of_user), user), number))
-        rests.append(_young(user, of_user, old_before if begin else None, given_up, passes_alike=passes_alike))
+        since = old_before if begin else None
+        rests.append(_young(user, of_user, since, given_up, passes_alike=passes_alike, held_before=held_before))
     heapq.heapify(heads)
     while heads:
         turn, number = heads[0]
@@ -111,7 +129,13 @@ def _band_order(
 
 
 def _young(
-    user: UserName, lines: UserLines, old_before: Instant | None, given_up: GivenUp, *, passes_alike: bool
+    user: UserName,
+    lines: UserLines,
+    old_before: Instant | None,
+    given_up: GivenUp,
+    *,
+    passes_alike: bool,
+    held_before: Instant,
 ) -> Iterator[tuple[UserName, Entry, int]]:
     """A user's entries by age, from that instant on; None: all."""
     numbered = list(lines.items())
@@ -120,7 +144,7 @@ def _young(
     else:
         begins = ((line, bisect_left(line, (old_before,)), number) for number, (_, line) in enumerate(numbered))
         heads = sorted((line[at], at, number) for line, at, number in begins if at < len(line))
-    return _merged(heads, numbered, lambda number: user, given_up, passes_alike=passes_alike)
+    return _merged(heads, numbered, lambda number: user, given_up, passes_alike=passes_alike, held_before=held_before)
 
 
 def _merged(
@@ -131,12 +155,20 @@ def _merged(
     *,
     passes_alike: bool,
     before: Instant = NEVER,
+    held_before: Instant,
 ) -> Iterator[tuple[UserName, Entry, int]]:
     """The entries of lines by age, those from before an instant; a heap of the first of each that was not given yet."""
     while heads:
         entry, at, number = heads[0]
         (asked, array), line = numbered[number]
         user = user_of(number)
+        if entry[0] < held_before:
+            at = bisect_left(line, (held_before,), at)
+            if at < len(line) and line[at][0] < before:
+                heapq.heapreplace(heads, (line[at], at, number))
+            else:
+                heapq.heappop(heads)
+            continue
         if given_up and (asked in given_up or (user, asked) in given_up or array in given_up):
             heapq.heappop(heads)
             continue

@@ -50,11 +50,11 @@ class PassReasons:
 
     def of(self, job: Job, caps: Caps) -> WaitReason:
         """Why a job waits. `caps` are those of the moment: what the pass placed is counted in what users hold."""
-        over = explain.over_a_cap(caps, job)
-        if over is not None:
-            return over
         if not self.trial.views:
             return explain.NO_NODES
+        over = explain.held_since_a_gap(self.trial, job) or explain.over_a_cap(caps, job)
+        if over is not None:
+            return over
         if job.id in self.trial.placed:
             return explain.IN_A_MOMENT
         if job.id in self._claimants:

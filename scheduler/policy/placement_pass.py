@@ -18,6 +18,7 @@ from .admission import minimum_memory
 from .caps import Caps
 from .fit import NodeView, RankHold
 from .gangs import Ranks, placements_for, ranks_of
+from .gap import gap_hold
 from .placement import Candidates, candidates_of, take
 from .reservation import Reservation, ends_if_placed, holds_on, keep, reserve
 
@@ -28,6 +29,7 @@ class PlacementPass:
     """The nodes and what users hold, after every job that was tried. `given_up` is what fits nowhere any more,
     `placed` who was placed.
 
+    `gap` says who waits since history was cut off.
     `candidates` are those of the views, where they are known already. `holds` tells what is held on a node, and until
     when; by default what the state says and what the trial gave away. A replay of later moments has its own, and there
     the claims of this moment are over.
@@ -48,6 +50,7 @@ class PlacementPass:
         self.placed: set[JobId] = set()
         self.state = state
         self.at = at
+        self.gap = gap_hold(state, at)
         self._holds = partial(holds_on, state.durable) if holds is None else holds
         self._has_kept = False
         self._given: list[Job] = []
@@ -62,7 +65,8 @@ class PlacementPass:
         Of what they ask for others may have been refused, which is given up then. `but` is not among the first.
         """
         for job in self._given:
-            if (but is None or job.id != but.id) and self.fits(job):
+            is_held = self.gap is not None and self.gap.holds(job)
+            if (but is None or job.id != but.id) and not is_held and self.fits(job):
                 yield job
         for job in order:
             if job.id not in self.placed:

@@ -3,7 +3,7 @@
 from ..state.jobs import Job
 from ..state.shares import share_text
 from ..state.specs import EndWanted, Resources
-from .explain import ARRAY_CAP, NEXT_PASS, USER_CAP, WaitReason
+from .explain import ARRAY_CAP, NEXT_PASS, STORE_GAP, USER_CAP, WaitReason
 from .fit import memory_text
 
 AFTER_SHOWN = 2
@@ -20,6 +20,7 @@ WORDS = {
     NEXT_PASS: "starts in a moment",
     USER_CAP: "{user} has as much as one user may",
     ARRAY_CAP: "its array runs as many as it may",
+    STORE_GAP: "nodes may run it already",
 }
 """What a reason says that is not one node's."""
 

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from gpufleet.jobs.runs import FileRun, StopCause
+from gpufleet.jobs.runs import StopCause
 
 from . import jobs, records
 from .attempts import NODE_LOSS_REASONS, Attempt, EndedAttempt
 from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, secret_key, take_out
 from .equal_jobs import EqualJobs
+from .gap import Gap
 from .gpu_choice import begun_anew, fallen_back, needing_gpus
-from .ids import JobId, RankKey
+from .ids import JobId, NodeName, RankKey
 from .indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
 from .nodes import Node, approved, resumed, revoked
@@ -81,8 +82,8 @@ def apply(durable: Durable, record: Record) -> None:
             _put_job(durable, job, replace(job, state=state, attempt_count=count, warnings=(), version=job.version + 1))
         case records.AttemptReady(job=job_id, rendezvous=rendezvous):
             _change_attempt(durable, job_id, lambda attempt: replace(attempt, rendezvous=rendezvous))
-        case records.AttemptStarted(key=key, started_at=started_at, file_runs=runs):
-            _start_rank(durable, key, started_at, runs)
+        case records.AttemptStarted(key=key, started_at=started_at):
+            _start_rank(durable, key, started_at)
         case records.AttemptStopping():
             _stop_attempt(durable, record)
         case records.AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
@@ -146,17 +147,29 @@ def apply(durable: Durable, record: Record) -> None:
             _put_node(durable, approved(durable.nodes[name]))
         case records.NodeRevoked(node=name, reason=reason):
             _put_node(durable, revoked(durable.nodes[name], reason))
-        case records.NodeRootChecked(node=name, root=root):
-            _put_node(durable, replace(durable.nodes[name], checked_root=root))
         case records.NodeForgotten(node=name):
             durable.set_node(name, None)
             durable.touched["node", name] = None
+            if durable.gap is not None and name in durable.gap.awaited:
+                _keep(durable, _told_of(durable.gap, name))
         case records.DeviceMarked(node=name, device=device):
             node = durable.nodes[name]
             others = tuple(other for other in node.unhealthy if other.uuid != device.uuid)
             _put_node(durable, replace(node, unhealthy=(*others, device)))
-        case records.NumbersRaised(next_job=next_job):
-            _keep(durable, replace(durable.counters, next_job=next_job))
+        case records.NumbersRaised(next_job=next_job, next_session=next_session):
+            next_session = max(next_session, durable.counters.next_session)
+            _keep(durable, replace(durable.counters, next_job=next_job, next_session=next_session))
+        case records.GapAccepted(gap=gap):
+            _keep(durable, gap)
+        case records.GapToldOf(node=name):
+            _keep(durable, _told_of(_gap(durable), name))
+        case records.GapReleased(spans=spans):
+            gap = _gap(durable)
+            _keep(durable, replace(gap, released=(*gap.released, *spans)))
+        case records.GapClosed():
+            _keep(durable, replace(_gap(durable), is_closed=True, awaited=(), released=()))
+        case records.GapOutlived():
+            pass
         case records.TokenCreated(token=token):
             _keep(durable, token)
         case records.TokenRevoked(token=token_id, at=at):
@@ -178,6 +191,15 @@ def apply(durable: Durable, record: Record) -> None:
             durable.touched[secret_key(user, secret_name)] = None
         case _:
             assert_never(record)
+
+
+def _gap(durable: Durable) -> Gap:
+    assert durable.gap is not None, "there was no gap"
+    return durable.gap
+
+
+def _told_of(gap: Gap, node: NodeName) -> Gap:
+    return replace(gap, awaited=tuple(name for name in gap.awaited if name != node))
 
 
 def _apply_session(durable: Durable, record: SessionRecord) -> None:
@@ -294,10 +316,10 @@ def _active(job: Job) -> jobs.ActiveState:
     return job.state
 
 
-def _start_rank(durable: Durable, key: RankKey, started_at: Instant, runs: tuple[FileRun, ...]) -> None:
+def _start_rank(durable: Durable, key: RankKey, started_at: Instant) -> None:
     job = durable.jobs[key.job]
     state = _active(job)
-    attempt = state.attempt.with_rank(key.rank, started_at=started_at, file_runs=runs)
+    attempt = state.attempt.with_rank(key.rank, started_at=started_at)
     all_started = all(each.started_at is not None for each in attempt.ranks)
     new: JobState
     match state:

@@ -12,6 +12,7 @@ from typing import Any, assert_never
 from .access import Counters, RememberedRequest, Secret, Token
 from .attempts import Rank
 from .equal_jobs import EqualJobs, Jobs
+from .gap import Gap
 from .ids import JobId, NodeName, RankKey, SecretKey, SecretName, TokenId, UserName
 from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import Job, Tally
@@ -20,7 +21,7 @@ from .sessions.session import Model, ModelName, Session, SessionId, Sessions
 from .specs import Asked
 from .usage import Usage
 
-Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters | Model | Session | Secret
+Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters | Model | Session | Secret | Gap
 EntityKey = tuple[str, str]
 
 
@@ -36,6 +37,7 @@ KINDS: dict[type[Entity], tuple[str, Callable[[Any], str]]] = {
     Model: ("model", lambda model: str(model.name)),
     Session: ("session", lambda session: str(session.id)),
     Secret: ("secret", lambda secret: secret_key(secret.user, secret.name)[1]),
+    Gap: ("gap", lambda gap: "last"),
 }
 """The kind of each class of entity in the store, and what its id is there."""
 
@@ -66,6 +68,7 @@ class Durable(Indexes):
     requests: dict[tuple[UserName, str], RememberedRequest] = field(default_factory=dict)
     secrets: dict[SecretKey, Secret] = field(default_factory=dict)
     counters: Counters = Counters()
+    gap: Gap | None = None
     models: dict[ModelName, Model] = field(default_factory=dict)
     sessions: Sessions = field(default_factory=Sessions)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
@@ -90,6 +93,8 @@ class Durable(Indexes):
         yield from self.models.values()
         yield from self.sessions.by_id.values()
         yield self.counters
+        if self.gap is not None:
+            yield self.gap
 
     def tally(self, array: JobId) -> Tally:
         """How the items of a live array that have ended did."""
@@ -175,6 +180,8 @@ def adopt(durable: Durable, entity: Entity) -> None:
             durable.secrets[entity.key] = entity
         case Counters():
             durable.counters = entity
+        case Gap():
+            durable.gap = entity
         case Model():
             durable.models[entity.name] = entity
         case Session():

@@ -6,8 +6,6 @@ Every event carries `at`, the instant on the scheduler's clock when it was taken
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpufleet.jobs.runs import FileRun
-
 from .access import Secret, Token
 from .attempts import OutputEnd, RankExit
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
@@ -155,13 +153,12 @@ class ReportedStarting:
 class ReportedRunning:
     """The rank's process runs, for `run_span` so far. `output_blocked` says why its output waits for room there.
 
-    `time_limit` is its node's, 0 for none; None: it did not say. `file_runs` say how its files came.
+    `time_limit` is its node's, 0 for none; None: it did not say.
     """
 
     run_span: Span
     output_blocked: str = ""
     time_limit: Span | None = None
-    file_runs: tuple[FileRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,16 +216,6 @@ class NodeBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedRootChecked:
-    """A node was asked to read what somebody had just written in a shared folder; whether it could."""
-
-    at: Instant
-    node: NodeName
-    root: str
-    is_same: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDisconnected:
     """A heartbeat stream of a node broke. Nothing follows at once: the lease decides."""
 
@@ -246,10 +233,9 @@ class RankReady(RankReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStarted(RankReport):
-    """A rank's command runs, for `run_span` so far. `file_runs` say how its files came, as far as its node tells."""
+    """A rank's command runs, for `run_span` so far."""
 
     run_span: Span = Span(0)
-    file_runs: tuple[FileRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,12 +332,14 @@ class RevokeRequested:
 class SchedulerStarted:
     """The store was loaded. Every node's span begins anew.
 
-    With a `gap`, why the store lacks jobs that there were, these may have had numbers up to `jobs_above`.
+    With a `gap`, why the store lacks jobs that there were, these may have had numbers up to `jobs_above`, and sessions
+    up to `sessions_above`.
     """
 
     at: Instant
     gap: str = ""
     jobs_above: JobId = JobId(0)
+    sessions_above: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,7 +399,6 @@ Event = (
     | InventoryReported
     | NodeBeat
     | NodeDisconnected
-    | SharedRootChecked
     | RankReady
     | RankStarted
     | RankExited

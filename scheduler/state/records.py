@@ -5,10 +5,11 @@ A record is a fact that holds from now on. Its fields say everything that `apply
 
 from dataclasses import dataclass, replace
 
-from gpufleet.jobs.runs import FileRun, StopCause
+from gpufleet.jobs.runs import StopCause
 
 from .access import RememberedRequest, Secret, Token
 from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous
+from .gap import Gap
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
@@ -198,7 +199,6 @@ class AttemptStarted(OfRank):
     """A rank's command runs; with the last rank the job does."""
 
     started_at: Instant
-    file_runs: tuple[FileRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,13 +335,6 @@ class NodeRevoked(OfNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRootChecked(OfNode):
-    """A node was found to see this shared folder by a probe; empty: it no longer does."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeForgotten(OfNode):
     """A person dropped a node."""
 
@@ -387,6 +380,42 @@ class NumbersRaised:
     at: Instant
     next_job: JobId
     reason: str
+    next_session: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapAccepted:
+    """A person went on with a store that lacks history. Its jobs wait for what nodes tell."""
+
+    at: Instant
+    gap: Gap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapToldOf(OfNode):
+    """A node that is waited for since the last gap has told what it runs, and runs nothing that the store lacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapReleased(OfJob):
+    """A person lets jobs start that wait since the last gap: a job, or those items of an array, in spans of ids."""
+
+    by: UserName
+    spans: tuple[tuple[JobId, JobId], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapOutlived(OfJob):
+    """A job from before the last gap is placed for the first time since, as no node has told of an attempt of it."""
+
+    cut_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapClosed:
+    """No job waits since the last gap any more."""
+
+    at: Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,7 +500,6 @@ Record = (
     | NodeResumed
     | NodeApproved
     | NodeRevoked
-    | NodeRootChecked
     | NodeForgotten
     | DeviceMarked
     | JobWarned
@@ -481,6 +509,11 @@ Record = (
     | ProgramJoined
     | CredentialRenewed
     | NumbersRaised
+    | GapAccepted
+    | GapToldOf
+    | GapReleased
+    | GapOutlived
+    | GapClosed
     | SecretSet
     | SecretRemoved
     | SessionRecord

@@ -37,7 +37,7 @@ def open_store(url: str, admit: Admit = lambda found, starts: None) -> SqlStore:
     A store that is not admitted stays as it is. Errors: those of `admit`, StoreUrlInvalid, StoreLocked, StoreTooNew,
     StoreTooOld, StoreCorrupt, StoreUnavailable.
     """
-    database = _database(url)
+    database = database_at(url)
     try:
         name = parse_url(url).render_as_string(hide_password=True)
         with read_as_stored(name), explained(database), database.engine.begin() as connection:
@@ -61,41 +61,52 @@ def open_to_examine(url: str) -> Examined:
 
     Errors: StoreUrlInvalid, StoreLocked, StoreTooNew, StoreTooOld, StoreCorrupt, StoreUnavailable (there is none, too).
     """
-    database = _database(url, is_read_only=True)
+    database = database_at(url, is_read_only=True)
     name = parse_url(url).render_as_string(hide_password=True)
     try:
         with read_as_stored(name), explained(database), database.engine.connect() as connection:
-            revision = revision_of(connection)
-        if revision is None:
-            raise StoreUnavailable(f"{name}: this database holds no store")
-        check_not_retired(revision)
-        if revision < NEWEST_REVISION:
-            raise StoreUnavailable(
-                f"{name}: an older version made its tables (revision {revision}, now {NEWEST_REVISION});"
-                " a start of the scheduler brings them up to date"
-            )
-        if revision > NEWEST_REVISION:
-            raise StoreTooNew(f"a newer version of this program made the store's tables: revision {revision}")
-    except RetiredRevision as error:
-        database.close()
-        raise StoreTooOld(f"{name}: {error}") from error
+            check_revision(name, revision_of(connection))
     except BaseException:
         database.close()
         raise
     return Examined(database, Codec())
 
 
-def _database(url: str, *, is_read_only: bool = False) -> Database:
+def check_revision(name: str, revision: str | None) -> None:
+    """Raise what keeps a database's tables from being read as they are.
+
+    Errors: StoreUnavailable (there are none, or older ones), StoreTooOld, StoreTooNew.
+    """
+    if revision is None:
+        raise StoreUnavailable(f"{name}: this database holds no store")
+    try:
+        check_not_retired(revision)
+    except RetiredRevision as error:
+        raise StoreTooOld(f"{name}: {error}") from error
+    if revision < NEWEST_REVISION:
+        raise StoreUnavailable(
+            f"{name}: an older version made its tables (revision {revision}, now {NEWEST_REVISION});"
+            " a start of the scheduler brings them up to date"
+        )
+    if revision > NEWEST_REVISION:
+        raise StoreTooNew(f"a newer version of this program made the store's tables: revision {revision}")
+
+
+def database_at(url: str, *, is_read_only: bool = False, is_kept: bool = True) -> Database:
+    """The database at a URL, whatever is in it. Not `kept`, it may be a running scheduler's, and is read beside that.
+
+    Errors: StoreUrlInvalid, StoreLocked, StoreUnavailable.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise StoreUrlInvalid(f"{url!r} names no file, and what is not in a file is lost: {EXAMPLES}")
-        return SqliteDatabase(Path(parsed.database), is_read_only=is_read_only)
+        return SqliteDatabase(Path(parsed.database), is_read_only=is_read_only, is_kept=is_kept)
     try:
         from .postgres import PostgresDatabase
     except ImportError as error:
         raise StoreUrlInvalid(f"PostgreSQL needs psycopg ({error}): pip install 'gpufleet[postgres]'") from error
-    return PostgresDatabase(parsed, is_read_only=is_read_only)
+    return PostgresDatabase(parsed, is_read_only=is_read_only, is_kept=is_kept)
 
 
 def parse_url(url: str) -> URL:

@@ -67,9 +67,12 @@ def connected_engine(url: URL, name: str, *, is_read_only: bool = False) -> Engi
 
 
 class PostgresDatabase:
-    """A database on a server. Errors of opening: StoreLocked, StoreUnavailable."""
+    """A database on a server. One that is not `kept` may be a running scheduler's: it is read beside that.
 
-    def __init__(self, url: URL, *, is_read_only: bool = False) -> None:
+    Errors of opening: StoreLocked, StoreUnavailable.
+    """
+
+    def __init__(self, url: URL, *, is_read_only: bool = False, is_kept: bool = True) -> None:
         self._name = url.render_as_string(hide_password=True)
         # Nobody else has this name: by it a lost connection of our own is told from another scheduler's.
         self._identity = f"gpufleet pid {os.getpid()} on {socket.gethostname()[:24]} {os.urandom(4).hex()}"
@@ -77,7 +80,7 @@ class PostgresDatabase:
         self.engine = connected_engine(url, self._identity, is_read_only=is_read_only)
         dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
         self.statements = Statements(dialect)
-        self._writer: psycopg.Connection | None = self._connect()
+        self._writer: psycopg.Connection | None = self._connect() if is_kept else None
 
     def write(self, guard: Row, steps: Sequence[Step]) -> None:
         writer = self._reconnected()

@@ -42,20 +42,21 @@ _PASSING = {
 class SqliteDatabase:
     """A database file. One that is only read must be there, and stays as it is, byte for byte.
 
-    Errors of opening: StoreLocked, StoreUnavailable.
+    One that is not `kept` may be a running scheduler's: it is read beside that. Errors of opening: StoreLocked,
+    StoreUnavailable.
     """
 
-    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, is_read_only: bool = False, is_kept: bool = True) -> None:
         self._path = path
         if is_read_only and not path.exists():
             raise StoreUnavailable(f"{path}: there is no such file")
-        self._lock = _lock(path)
+        self._lock = lock_of(path) if is_kept else None
         try:
             # What jobs run is nobody else's business; the log and the index take over the file's mode.
             os.close(os.open(path, os.O_RDONLY if is_read_only else os.O_RDWR | os.O_CREAT, 0o600))
             self._file = _file_at(path)
         except OSError as error:
-            os.close(self._lock)
+            self._let_go()
             raise StoreUnavailable(f"{path}: {error.strerror}") from error
         self.engine = _engine(path, _connect_to_read if is_read_only else _connect)
         self.statements = Statements(SQLiteDialect_pysqlite(paramstyle="qmark"))
@@ -86,11 +87,7 @@ class SqliteDatabase:
             raise
 
     def explain(self, error: Exception) -> StoreError:
-        code = getattr(error, "sqlite_errorcode", None)
-        message = f"{self._path}: {error}"
-        if code is not None and code & 0xFF in _PASSING:
-            return StoreUnavailable(message)
-        return StoreCorrupt(message)
+        return explanation(self._path, error)
 
     def damage(self) -> list[str]:
         with self.engine.connect() as connection:
@@ -100,13 +97,30 @@ class SqliteDatabase:
     def close(self) -> None:
         self._hang_up()
         self.engine.dispose()
-        os.close(self._lock)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
 
     def _hang_up(self) -> None:
         if self._writer is not None:
             with suppress(sqlite3.Error):
                 self._writer.close()
             self._writer = None
+
+
+def explanation(path: Path, error: Exception) -> StoreError:
+    """What the driver's error means for who uses the file."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF in _PASSING:
+        return StoreUnavailable(f"{path}: {error}")
+    return StoreCorrupt(f"{path}: {error}")
+
+
+def engine_to_fill(path: Path) -> Engine:
+    """For a file that is thrown away unless all of it is written: nothing of it is durable, and nothing goes back."""
+    return _engine(path, _connect_to_fill)
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
@@ -159,8 +173,18 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     )
 
 
-def _lock(path: Path) -> int:
-    """The open lock file; it is left behind on purpose, since removing a lock file lets two holders in."""
+def _connect_to_fill(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=OFF")
+    connection.execute("PRAGMA synchronous=OFF")
+    return connection
+
+
+def lock_of(path: Path) -> int:
+    """The open lock file; it is left behind on purpose, since removing a lock file lets two holders in.
+
+    Errors: StoreLocked, StoreUnavailable.
+    """
     lock_path = path.with_name(path.name + ".lock")
     try:
         lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,9 +1,10 @@
 """Reads everything that is stored and says what is wrong with it, for `--verify` and for tests."""
 
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Row, Table, func, select
+from sqlalchemy import Row, Table, select
 
 from ..state.access import Counters
 from ..state.durable import Entity
@@ -33,7 +34,7 @@ def problems(database: Database, codec: Codec) -> list[str]:
         with explained(database):
             found += database.damage()[:PROBLEMS_MAX]
         with read_as_stored("the tables"):
-            for problem in _contradictions(database, codec):
+            for problem in contradictions(codec, reading.only_meta(database), partial(_whole, database)):
                 found.append(problem)
                 if len(found) >= PROBLEMS_MAX:
                     break
@@ -80,11 +81,14 @@ class Examined:
         self._database.close()
 
 
-def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
-    meta = reading.only_meta(database)
+def contradictions(codec: Codec, meta: reading.Meta, rows_of: Callable[[Table], Iterator[Row[Any]]]) -> Iterator[str]:
+    """Rows of a whole store that cannot be read, or that contradict each other or its `meta`, a sentence each.
+
+    `rows_of` a table are asked for once. Errors: those of reading them, and what `read_as_stored` makes StoreCorrupt.
+    """
     live_jobs: set[int] = set()
     arrays = ArrayCheck()
-    for row in _whole(database, schema.entity):
+    for row in rows_of(schema.entity):
         entity = yield from _readable(reading.entity, codec, row)
         if entity is None:
             continue
@@ -96,7 +100,7 @@ def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
             live_jobs.add(job_id)
         arrays.look_at(entity)
     yield from arrays.problems()
-    for row in _whole(database, schema.finished_job):
+    for row in rows_of(schema.finished_job):
         job = yield from _readable(reading.finished_job, codec, row)
         if job is None:
             continue
@@ -106,13 +110,15 @@ def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
             yield f"finished_job {row.id}: its columns differ from its payload"
         if row.id in live_jobs:
             yield f"job {row.id} is stored as living and as ended"
-    for row in _whole(database, schema.record):
+    newest = Newest()
+    for row in rows_of(schema.record):
+        newest.look_at(row)
         stored = yield from _readable(reading.record, codec, row)
         if stored is None or row.kind in RETIRED:
             continue
         if record_row(codec, row.seq, row.term, stored.record)[:-1] != tuple(row)[:-1]:
             yield f"record {row.seq}: its columns differ from its payload"
-    yield from _beyond(database, meta)
+    yield from newest.problems(meta)
 
 
 class ArrayCheck:
@@ -150,6 +156,25 @@ class ArrayCheck:
             self._known[array] = self._known.get(array, 0) + count
 
 
+class Newest:
+    """Whether records are newer than what the last commit says of itself."""
+
+    def __init__(self) -> None:
+        self._sequence = self._term = self._at_us = 0
+
+    def look_at(self, row: Row[Any]) -> None:
+        """Take up a record."""
+        self._sequence, self._term = max(self._sequence, row.seq), max(self._term, row.term)
+        self._at_us = max(self._at_us, row.at_us)
+
+    def problems(self, meta: reading.Meta) -> Iterator[str]:
+        """A sentence for each number that is beyond that of the last commit."""
+        of_last = (("sequence", self._sequence, meta.record_seq), ("term", self._term, meta.term))
+        for name, value, limit in (*of_last, ("instant", self._at_us, meta.newest_us)):
+            if value > limit:
+                yield f"record: the newest {name} is {value}, beyond that of the last commit, {limit}"
+
+
 def _ids(entity: Entity) -> Iterator[JobId]:
     """The jobs that an entity stands for."""
     match entity:
@@ -159,16 +184,6 @@ def _ids(entity: Entity) -> Iterator[JobId]:
             yield from entity.ids()
         case _:
             pass
-
-
-def _beyond(database: Database, meta: reading.Meta) -> Iterator[str]:
-    """Rows that are newer than what the last commit says of itself."""
-    columns = schema.record.c
-    newest = reading.rows(database, select(func.max(columns.seq), func.max(columns.term), func.max(columns.at_us)))[0]
-    limits = (("sequence", meta.record_seq), ("term", meta.term), ("instant", meta.newest_us))
-    for (name, limit), value in zip(limits, newest, strict=True):
-        if value is not None and value > limit:
-            yield f"record: the newest {name} is {value}, beyond that of the last commit, {limit}"
 
 
 def _whole(database: Database, table: Table) -> Iterator[Row[Any]]:

@@ -82,7 +82,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         limit_signal=limit_signal_proto(spec.limit_signal),
         output_file=output_path(command),
         process=process_settings_proto(spec.process),
-        files=input_files_proto(spec.files, command.shared_root),
+        files=input_files_proto(spec.files),
         secret_variables=[variable for variable, _ in spec.secrets],
     )
 

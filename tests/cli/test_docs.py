@@ -39,6 +39,14 @@ OF_MAKE = (
     "tests.simulation",
 )
 """What `make` passes its ARGS to, and what is run by hand."""
+OF_PROGRAMS = (
+    ["gpufleet.scheduler"],
+    ["gpufleet.scheduler", "backup"],
+    ["gpufleet.scheduler", "restore"],
+    ["gpufleet.node_agent"],
+    ["gpufleet.inference"],
+    ["gpufleet.gateway"],
+)
 OF_OTHERS = {
     "--data-binary",
     "--gil",
@@ -59,8 +67,8 @@ OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", 
 @cache
 def options_of_the_programs() -> set[str]:
     helps = [
-        subprocess.run([sys.executable, "-P", "-m", program, "--help"], capture_output=True, text=True, check=True)
-        for program in ("gpufleet.scheduler", "gpufleet.node_agent", "gpufleet.inference", "gpufleet.gateway")
+        subprocess.run([sys.executable, "-P", "-m", *words, "--help"], capture_output=True, text=True, check=True)
+        for words in OF_PROGRAMS
     ]
     helps += [
         subprocess.run([sys.executable, "-m", tool, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)

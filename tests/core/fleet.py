@@ -226,7 +226,6 @@ class Fleet:
         is_virtual: bool = False,
         labels: tuple[tuple[str, str], ...] = (),
         agent_id: str = "",
-        shared_root: str = "",
     ) -> FakeNode:
         """Describe a machine; nothing is said to the scheduler yet."""
         node_name = NodeName(name)
@@ -240,9 +239,7 @@ class Fleet:
             )
             for index in range(gpus)
         )
-        info = NodeInfo(
-            hostname=name, cpus=cpus, memory_bytes=ram_bytes, devices=devices, labels=labels, shared_root=shared_root
-        )
+        info = NodeInfo(hostname=name, cpus=cpus, memory_bytes=ram_bytes, devices=devices, labels=labels)
         node = FakeNode(name=node_name, agent_id=agent_id or f"agent-{name}", info=info)
         node.samples = {
             device.uuid: DeviceSample(
@@ -311,11 +308,27 @@ class Fleet:
     def restart(self, lineage: str = "") -> Turn:
         """The scheduler starts again: it knows what is stored, and no more."""
         before = self.state.durable
-        self.state = State(durable=load(iter(self.store.entities.values())), limits=self.limits, lineage=lineage)
+        self._load(lineage)
         assert_same(self.state.durable, before)
+        return self.take_up(SchedulerStarted(at=self.now))
+
+    def copy(self) -> FakeStore:
+        """What is stored now, to be put back later."""
+        return FakeStore(dict(self.store.entities), dict(self.store.finished), list(self.store.records))
+
+    def put_back(self, copy: FakeStore, jobs_above: int, lineage: str = "") -> Turn:
+        """The scheduler starts with a copy of its store, and somebody has said that it shall."""
+        self.store = copy
+        self._load(lineage)
+        self.view = load(iter(self.store.entities.values()))
+        reason = "the database is older than it was"
+        return self.take_up(SchedulerStarted(at=self.now, gap=reason, jobs_above=JobId(jobs_above)))
+
+    def _load(self, lineage: str) -> None:
+        self.state = State(durable=load(iter(self.store.entities.values())), limits=self.limits, lineage=lineage)
+        self._known, self._wakes = NodeCache(), Wakes()
         for node in self.nodes.values():
             node.is_connected = False
-        return self.take_up(SchedulerStarted(at=self.now))
 
     # --- jobs
 

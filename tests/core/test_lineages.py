@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from gpufleet.jobs.runs import ExitCode
 from scheduler.state.attempts import RankExit
 from scheduler.state.commands import ForgetAttempt, KeepAttempt, LaunchAttempt
-from scheduler.state.events import RankExited, RankStarted, ReportedExited, ReportedRunning, SchedulerStarted
-from scheduler.state.ids import JobId, NodeName, RankKey
-from scheduler.state.records import NumbersRaised
-from scheduler.state.units import SECOND, Span
+from scheduler.state.events import (
+    HoldRequested,
+    JobsSubmitted,
+    RankExited,
+    RankStarted,
+    ReportedExited,
+    ReportedRunning,
+    SchedulerStarted,
+    WantedJob,
+)
+from scheduler.state.gap import Gap
+from scheduler.state.ids import JobId, NodeName, RankKey, UserName
+from scheduler.state.indices import Indices
+from scheduler.state.jobs import Items
+from scheduler.state.limits import Limits
+from scheduler.state.records import (
+    AttemptPlaced,
+    AttemptVoided,
+    GapAccepted,
+    GapOutlived,
+    GapReleased,
+    GapToldOf,
+    NumbersRaised,
+)
+from scheduler.state.specs import Band, JobSpec
+from scheduler.state.units import SECOND, Span, after
 from tests.core.fleet import FakeNode, Fleet, spec
 
-FIRST, SECOND_START = "1111111111111111", "2222222222222222"
+FIRST, SECOND_START, THIRD_START = "1111111111111111", "2222222222222222", "3333333333333333"
 KEY = RankKey(JobId(1), 1, 0, FIRST)
 OTHER = replace(KEY, lineage="ffffffffffffffff")
 RAN = ReportedRunning(run_span=Span(5 * SECOND))
@@ -83,11 +106,124 @@ def test_of_nodes_that_differ_a_gang_has_no_lineage() -> None:
     assert attempt.lineage == ""
 
 
-def test_after_a_gap_numbers_of_jobs_go_on_above_all_that_were_given() -> None:
+GAP = "the database is older"
+FENCE, UNREACHABLE = Span(60 * SECOND), Span(200 * SECOND)
+LIMITS = replace(Limits(), requeue_fence=FENCE, unreachable_span=UNREACHABLE)
+
+
+def test_after_a_gap_numbers_of_jobs_and_sessions_go_on_above_all_that_were_given() -> None:
     fleet = Fleet()
     fleet.submit(spec())
-    turn = fleet.take_up(SchedulerStarted(at=fleet.now, gap="the database is older", jobs_above=JobId(3_000)))
-    assert turn.records == (NumbersRaised(at=fleet.now, next_job=JobId(3_001), reason="the database is older"),)
+    turn = fleet.take_up(SchedulerStarted(at=fleet.now, gap=GAP, jobs_above=JobId(3_000), sessions_above=2_000))
+    raised = NumbersRaised(at=fleet.now, next_job=JobId(3_001), next_session=2_001, reason=GAP)
+    assert turn.records == (raised, GapAccepted(at=fleet.now, gap=Gap(at=fleet.now, reason=GAP, jobs_below=JobId(2))))
+    assert fleet.state.durable.counters.next_session == 2_001
     fleet.submit(spec())
     assert fleet.job(3_001).attempt_count == 0
-    assert not fleet.take_up(SchedulerStarted(at=fleet.now, gap="the same", jobs_above=JobId(3_000))).records
+    again = fleet.take_up(SchedulerStarted(at=fleet.now, gap=GAP, jobs_above=JobId(3_000), sessions_above=2_000))
+    assert [type(record) for record in again.records] == [GapAccepted], "the numbers are above those already"
+
+
+def cut(fleet: Fleet, *specs: JobSpec) -> FakeNode:
+    """A fleet of one node whose store is put back to where it knew these jobs as waiting; the node is away."""
+    node = joined(fleet)
+    fleet.disconnect(node.name)
+    deque(fleet.advance(Span(10 * SECOND)), 0)
+    if specs:
+        fleet.submit(*specs)
+    fleet.put_back(fleet.copy(), jobs_above=1_000, lineage=SECOND_START)
+    return node
+
+
+def placed(fleet: Fleet) -> list[JobId]:
+    return [job.id for job in fleet.state.durable.jobs.values() if job.attempt is not None]
+
+
+def test_a_job_of_before_a_gap_waits_for_every_node_and_for_the_fence_of_those_that_nobody_knows() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    began = fleet.now
+    fleet.join(node)
+    assert fleet.state.durable.gap is not None and not fleet.state.durable.gap.awaited
+    fleet.submit(spec(gpus=1))
+    assert placed(fleet) == [1_001], "what was submitted since was never run by anybody"
+    assert fleet.reasons([fleet.job(1)])[JobId(1)].name == "STORE_GAP"
+    deque(fleet.advance(Span(FENCE - SECOND)), 0)
+    fleet.restart(THIRD_START)
+    fleet.join(node)
+    assert placed(fleet) == [1_001] and fleet.now < after(began, FENCE), "a start in between ends no wait"
+    deque(fleet.advance(Span(2 * SECOND)), 0)
+    assert placed(fleet) == [1, 1_001]
+
+
+def test_a_node_that_the_copy_knows_is_waited_for_until_its_own_fence_has_passed() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    cut(fleet, spec(gpus=1))
+    other = fleet.add_node("n2", gpus=2)
+    fleet.join(other)
+    deque(fleet.advance(Span(50 * SECOND)), 0)
+    fleet.restart(THIRD_START)  # the span of a silent node begins anew
+    fleet.join(other)
+    deque(fleet.advance(Span(50 * SECOND)), 0)
+    assert placed(fleet) == [] and "node n1" in fleet.reasons([fleet.job(1)])[JobId(1)].clause
+    deque(fleet.advance(Span(15 * SECOND)), 0)
+    assert placed(fleet) == [1]
+
+
+def test_a_job_that_must_not_run_twice_outlives_the_fence_and_a_person_may_let_it_start() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    once = spec(gpus=1, is_requeueable=False)
+    node = cut(fleet, once, once)
+    fleet.join(node)
+    deque(fleet.advance(Span(FENCE + 10 * SECOND)), 0)
+    assert placed(fleet) == []
+    released = HoldRequested(at=fleet.now, by=UserName("alice"), jobs=(JobId(2),), is_held=False)
+    records = fleet.take_up(released).records
+    assert [type(each) for each in records] == [GapReleased, GapOutlived, AttemptPlaced] and placed(fleet) == [2]
+    deque(fleet.advance(UNREACHABLE), 0)
+    assert placed(fleet) == [1, 2]
+    assert fleet.state.durable.gap is not None and fleet.state.durable.gap.is_closed
+
+
+def test_a_job_waits_while_a_node_ends_an_attempt_of_it_that_the_store_lacks() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    fleet.join(fleet.add_node("n2", gpus=2))
+    fleet.announce(node)
+    fleet.inventory(node, [(OTHER, RAN)])
+    deque(fleet.advance(Span(FENCE + UNREACHABLE)), 0)
+    assert placed(fleet) == [] and fleet.reasons([fleet.job(1)])[JobId(1)].node == "n1"
+    fleet.take_up(RankExited(at=fleet.now, node=node.name, key=OTHER, exit=ENDED))
+    assert placed(fleet) == [1]
+
+
+def test_a_launch_that_may_have_been_given_up_is_not_sent_again_after_a_gap() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = joined(fleet)
+    assert launches(fleet) == [KEY]
+    fleet.put_back(fleet.copy(), jobs_above=1_000, lineage=SECOND_START)
+    fleet.announce(node)
+    turn = fleet.inventory(node)
+    assert not [each for each in turn.commands if isinstance(each, LaunchAttempt)]
+    assert [type(each) for each in turn.records] == [GapToldOf, AttemptVoided]
+    deque(fleet.advance(Span(FENCE)), 0)
+    assert placed(fleet) == [1] and fleet.job(1).attempt_count == 2
+
+
+def test_items_of_an_array_are_released_from_a_gap_together() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet)
+    fleet.take_up(
+        JobsSubmitted(
+            at=fleet.now,
+            user=UserName("alice"),
+            jobs=(WantedJob(spec=spec(gpus=1), band=Band.NORMAL),),
+            items=Items(indices=Indices.of_ranges([range(5)])),
+        )
+    )
+    array = max(fleet.state.durable.arrays)
+    fleet.put_back(fleet.copy(), jobs_above=array + 1_000, lineage=THIRD_START)
+    fleet.join(node)
+    assert placed(fleet) == []
+    fleet.take_up(HoldRequested(at=fleet.now, by=UserName("alice"), jobs=(array,), is_held=False))
+    assert placed(fleet) == [array + 1, array + 2]

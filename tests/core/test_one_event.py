@@ -10,13 +10,13 @@ import pytest
 
 from gpufleet.jobs.runs import ExitCode
 from scheduler.core.deadlines import REQUESTS_PER_SWEEP, wake_at
-from scheduler.core.numbers import numbers_above
 from scheduler.core.story import sentence, tell
 from scheduler.state.access import Role, Token
 from scheduler.state.attempts import Attempt, OutputEnd, OutputStream, Placement, Rank, RankExit
 from scheduler.state.commands import LaunchAttempt
 from scheduler.state.events import (
     CancelRequested,
+    HoldRequested,
     InventoryReported,
     JobsSubmitted,
     NodeApprovalRequested,
@@ -375,7 +375,6 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
         | _read(_kept_and_dropped())
         | _read(_traded_and_renewed())
         | _read(_put_back())
-        | _read(_probed())
     )
     for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= _read(_of_a_life(random.Random(seed)))
@@ -438,18 +437,17 @@ def _kept_and_dropped() -> list[Record]:
     return fleet.store.records
 
 
-def _probed() -> list[Record]:
-    """The records of a node that was found to see a shared folder, and then not."""
-    transcript = Transcript()
-    for line in ("node n1 root=team", "probed n1 team", "probed n1 team not"):
-        transcript.answer(line)
-    return transcript.fleet.store.records
-
-
 def _put_back() -> list[Record]:
-    """The record of a store that was put back from a copy of before job 41."""
-    fleet = Fleet()
-    return list(numbers_above(fleet.state, fleet.now, JobId(41), "the data folder has seen job 41").records)
+    """The records of a store that was put back from a copy of before job 41, until nothing waits for that any more."""
+    fleet = Fleet(replace(Limits(), unreachable_span=Span(2 * MINUTE), requeue_fence=Span(MINUTE)))
+    node = fleet.add_node("n1", gpus=1)
+    fleet.join(node)
+    fleet.submit(spec(gpus=1), spec(gpus=1))
+    fleet.put_back(fleet.copy(), jobs_above=41)
+    fleet.take_up(HoldRequested(at=fleet.now, by=ALICE, jobs=(JobId(2),), is_held=False))
+    fleet.join(node)
+    assert list(fleet.advance(Span(3 * MINUTE)))
+    return fleet.store.records
 
 
 def _read(told: list[Record]) -> set[str]:

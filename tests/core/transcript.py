@@ -41,7 +41,6 @@ from scheduler.state.events import (
     ReadingResumed,
     RequeueRequested,
     RevokeRequested,
-    SharedRootChecked,
     SignalRequested,
     SpoolFilled,
     TokenRequested,
@@ -56,7 +55,7 @@ from scheduler.state.replies import Refused, Submitted
 from scheduler.state.specs import Band
 from scheduler.state.units import Instant, Span
 from scheduler.state.warnings import MemoryPeak
-from tests.core.fleet import Fleet, Turn
+from tests.core.fleet import FakeStore, Fleet, Turn
 from tests.core.transcript_text import GAP, clock_text, reply_lines, state_text, wrapped
 from tests.core.words import (
     Words,
@@ -79,6 +78,7 @@ class Transcript:
     def __init__(self, limits: Limits | None = None) -> None:
         self.fleet = Fleet(limits)
         self.promises = Promises()
+        self.copied: FakeStore | None = None
 
     def answer(self, line: str) -> list[str]:
         """Run one command and tell what followed."""
@@ -118,7 +118,6 @@ class Transcript:
             is_virtual=words.switch("virtual"),
             labels=tuple(split_once(label, ":") for label in words.list("labels")),
             agent_id=words.value("agent"),
-            shared_root=words.value("root"),
         )
         return self.told(self.fleet.join(node))
 
@@ -333,12 +332,6 @@ class Transcript:
 
     # --- administration
 
-    def probed(self, words: Words) -> list[str]:
-        """A node was asked to read a probe in a shared folder: `probed n1 team`, and `not` where it could not."""
-        node, root = NodeName(words.next()), words.next()
-        is_same = not words.switch("not")
-        return self.take_up(SharedRootChecked(at=self.fleet.now, node=node, root=root, is_same=is_same))
-
     def drain(self, words: Words) -> list[str]:
         reason = words.value("reason")
         return self.take_up(
@@ -382,6 +375,17 @@ class Transcript:
         """The scheduler ends and starts again, now or `after=10m`."""
         self.fleet.now = Instant(self.fleet.now + (words.span("after") or 0))
         return self.told(self.fleet.restart())
+
+    def copy(self, words: Words) -> list[str]:
+        """The store is copied, to be put back later."""
+        self.copied = self.fleet.copy()
+        return []
+
+    def put_back(self, words: Words) -> list[str]:
+        """The copy is all that there is, and the scheduler starts and is told to go on: `put-back above=1000`."""
+        self.fleet.now = Instant(self.fleet.now + (words.span("after") or 0))
+        assert self.copied is not None, "nothing was copied"
+        return self.told(self.fleet.put_back(self.copied, words.integer("above", 0), words.value("lineage", "")))
 
     def stalled(self, words: Words) -> list[str]:
         """The scheduler read nothing for a while."""
@@ -544,7 +548,6 @@ COMMANDS: dict[str, Command] = {
     "synced": Transcript.synced,
     "refused": Transcript.refused,
     "spool": Transcript.spool,
-    "probed": Transcript.probed,
     "drain": Transcript.drain,
     "resume": Transcript.resume,
     "forget": Transcript.forget,
@@ -552,6 +555,8 @@ COMMANDS: dict[str, Command] = {
     "revoke": Transcript.revoke,
     "advance": Transcript.advance,
     "restart": Transcript.restart,
+    "copy": Transcript.copy,
+    "put-back": Transcript.put_back,
     "stalled": Transcript.stalled,
     "limit": Transcript.limit,
     "check": Transcript.check,

@@ -93,7 +93,6 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         memory_bytes=words.memory("memory"),
         nodelist=tuple(map(NodeName, words.list("nodelist"))),
         exclude=tuple(map(NodeName, words.list("exclude"))),
-        shared_root=words.value("root"),
         node_labels=tuple(split_once(label, ":") for label in words.list("labels")),
         ignores_telemetry=words.switch("ignore-telemetry"),
         node_count=words.integer("nodes", 0),
@@ -150,6 +149,7 @@ def exit_of(words: Words, rank: int) -> RankExit:
     return RankExit(
         exit=status,
         reason=words.value("reason", reasons[type(status)]),
+        message=words.value("message"),
         stop_cause=cause,
         output_ends=ends_of(words, rank),
         output_is_complete=status is not None,

@@ -189,7 +189,7 @@ def compared(key: StreamKey, pieces: Iterable[bytes]) -> Output:
 
 def _store(url: str) -> tuple[dict[int, StoredJob], tuple[Hold, ...], dict[str, Account], list[str]]:
     codec = Codec()
-    database = opening._database(url, is_read_only=True)
+    database = opening.database_at(url, is_read_only=True)
     with closing(database):
         damage = [f"the store: {each}" for each in problems(database, codec)]
         rows = reading.all_rows(database, select(schema.record).order_by(schema.record.c.seq))

@@ -19,7 +19,6 @@ from scheduler.api.jobs.submitting import SubmitCalls
 from scheduler.api.roles import Caller, _caller
 from scheduler.core.jobs import on_jobs_submitted
 from scheduler.state.access import Role, Secret
-from scheduler.state.events import SharedRootChecked
 from scheduler.state.ids import JobId, SecretName, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.records import JobQueued
@@ -31,9 +30,6 @@ ENVIRONMENT = {"PATH": "/bin", "LANG": "C.UTF-8", "TERM": "xterm", "HOME": "/hom
 FOLDER = "/home/ada"
 
 BASE = job_pb2.JobSpec(argv=["train"], cwd="/data")
-
-ROOT = "ab" * 16
-"""The shared folder that the nodes see."""
 
 VALUES: Values = {
     "argv": ["train", "--fast"],
@@ -63,8 +59,6 @@ VALUES: Values = {
     "files.path": "data/train.csv",
     "files.digest": "ab" * 32,
     "files.size_bytes": 5,
-    "files.shared_root": ROOT,
-    "files.shared_path": "team/train.csv",
     "process.rlimits.name": "CORE",
     "process.rlimits.soft": 150,
     "process.rlimits.hard": 300,
@@ -76,7 +70,6 @@ PINS: Values = {"pins.node": "n1", "pins.device_indices": [0, 1]}
 AFTER: Values = {"after.job_id": 1, "after.condition": job_pb2.DEPENDENCY_CONDITION_OK}
 RLIMIT: Values = {"process.rlimits.name": "NOFILE", "process.rlimits.soft": 100, "process.rlimits.hard": 200}
 FILE: Values = {"files.path": "a.csv", "files.digest": "cd" * 32}
-SHARED: Values = {**FILE, "files.shared_root": "cd" * 16, "files.shared_path": "a.csv"}
 SIGNAL: Values = {"limit_signal.signal": 10, "time_limit": timedelta(minutes=10)}
 NEEDS: Needs = {
     "devices.per_node_count": GPUS,
@@ -103,9 +96,6 @@ NEEDS: Needs = {
     "files.digest": FILE,
     "files.size_bytes": FILE,
     "files.is_executable": FILE,
-    "files.is_only_shared": FILE,
-    "files.shared_root": SHARED,
-    "files.shared_path": {**SHARED, "files.shared_root": ROOT},
     "process.rlimits.name": RLIMIT,
     "process.rlimits.soft": RLIMIT,
     "process.rlimits.hard": RLIMIT,
@@ -147,7 +137,7 @@ TYPED: dict[str, Any] = {
     "notify": "true",
     "rlimit": ["NOFILE=100:200"],
     "secret": ["hf=TOKEN"],
-    "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv//{ROOT}/team/train.csv"],
+    "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv"],
 }
 """Where not anything will do: what each option is given."""
 
@@ -204,10 +194,9 @@ def fleet() -> Fleet:
     """Nodes that have all that the values above ask for; nothing is placed."""
     made = Fleet(passes=False)
     for number in range(1, 9):
-        node = made.add_node(f"n{number}", gpus=8, model="NVIDIA H100", labels=(("zone", "east"),), shared_root=ROOT)
+        node = made.add_node(f"n{number}", gpus=8, model="NVIDIA H100", labels=(("zone", "east"),))
         for _ in made.join(node):
             pass
-        made.take_up(SharedRootChecked(at=made.now, node=node.name, root=ROOT, is_same=True))
     return made
 
 

@@ -13,18 +13,21 @@ from typing import Any, cast, get_args
 import pytest
 from gpufleet.v1 import job_pb2, node_agent_pb2, node_pb2
 
+from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.devices.device import Device, DeviceSample, Vendor
 from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import wire
+from node_agent.control_groups.finding import GroupFacts
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
-from node_agent.core.launch import InputFile, Isolation, Launch
+from node_agent.core.launch import ControlGroup, Isolation, Launch
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
 from node_agent.launch import Launcher
+from node_agent.limits import Limiting
 from node_agent.machine import device_to_proto, sample_to_proto
 from scheduler.api.fleet.agents import AgentService
 from scheduler.api.roles import Caller, _caller
-from scheduler.links import AgentStream, OpenCheck
+from scheduler.links import AgentStream
 from scheduler.state import commands
 from scheduler.state.access import Role
 from scheduler.state.ids import NodeName, TokenId, UserName
@@ -124,7 +127,13 @@ class OneMachine:
 def completed(command: LaunchAttempt) -> Launch:
     """The launch that the agent makes of a command."""
     launcher = Launcher(
-        cast(Any, OneMachine()), live=lambda: (), spool_bytes=lambda: 1, for_workers=lambda: {"WAY": "up"}
+        cast(Any, OneMachine()),
+        live=lambda: (),
+        spool_bytes=lambda: 1,
+        for_workers=lambda: {"WAY": "up"},
+        limiting=Limiting(
+            IsolationSettings(), isolates=True, find=lambda: GroupFacts(version=2, folders={"memory": "/", "cpu": "/"})
+        ),
     )
     command = replace(command, serves="" if command.serves == "another" else command.serves)  # of two models it is one
     launch = launcher.complete(command, None, heartbeat_sent_us=1, traceparent=command.trace_context)
@@ -138,16 +147,21 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
     exceptions = {
         "expectations.memory_free_bytes": "checked by the agent before the keeper is asked",
         "expectations.allow_busy": "checked by the agent before the keeper is asked",
-        "memory_bytes": "an account: nothing keeps a process within it",
         "user": "says as whom the job runs, where the node isolates jobs, and goes no further",
         **dict.fromkeys(
-            ("process.isolation?", *(f"process.isolation.{each.name}" for each in fields(Isolation))),
+            (
+                *("process.isolation?", *(f"process.isolation.{each.name}" for each in fields(Isolation))),
+                *("process.group?", "process.group.folders{}"),
+                *(f"process.group.{each.name}" for each in fields(ControlGroup) if each.name != "folders"),
+            ),
             "the agent's own to say, which no command has",
         ),
         "is_gang": "the agent waits for Start itself",
         "notify": "the agent tells itself",
         "secret_variables": "what the agent itself keeps out of what it writes down",
-        **dict.fromkeys(tuple(f"files.{each.name}" for each in fields(InputFile)), "the agent lays them out itself"),
+        **dict.fromkeys(
+            ("files.path", "files.digest", "files.size_bytes", "files.is_executable"), "the agent lays them out itself"
+        ),
     }
     assert not unsaid(completed, LaunchAttempt, exceptions=exceptions)
 
@@ -213,14 +227,11 @@ def taken(request: node_agent_pb2.HeartbeatRequest) -> object:
         connection = AgentStream(NodeName("n1"), 1, 1)
         log = asyncio.Queue[Any](1)
         connection.logs[2] = log
-        checked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        connection.checks[2] = OpenCheck(UserName("ada"), "", checked)
         if request.WhichOneof("body") == "inventory":
             await reports.service._take_inventory(request, connection)
         else:
             reports.service._take(request, connection)
-        said = checked.result() if checked.done() else None
-        return reports.events, reports.kept, None if log.empty() else log.get_nowait(), said
+        return reports.events, reports.kept, None if log.empty() else log.get_nowait()
 
     return asyncio.run(take())
 
@@ -254,12 +265,6 @@ def needs_of(path: str) -> dict[str, Any]:
         needs |= {f"beat.usages.{part}": number for part, number in KEY.items()}
     if path in ("program_log.data", "program_log.is_last"):
         needs |= {"program_log.request": 2}
-    if path.startswith("files_checked.") and path != "files_checked.request":
-        needs |= {"files_checked.request": 2}
-    if path.endswith("file_runs.count"):
-        needs |= {path.removesuffix("count") + "way": job_pb2.FILE_WAY_CACHE}
-    if path.endswith("file_runs.way"):
-        needs |= {path.removesuffix("way") + "count": 1}
     if "info.devices." in path:
         needs |= {"inventory.info.devices.uuid": "u"}
     return needs

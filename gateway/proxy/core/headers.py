@@ -29,8 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 Header = tuple[bytes, bytes]
 
@@ -56,8 +55,7 @@ _OWN_COOKIES = (b"gpufleet_", b"__host-gpufleet_")
 _COOKIES_OF_THE_HOST = (b"gpufleet_", b"__host-", b"__secure-gpufleet")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """What a program is told of a request: where it comes from, and who it is. `prefix` is `/m/NAME`, or empty at a
     host of the program's own."""
 
@@ -85,7 +83,10 @@ def has_body(headers: Iterable[Header]) -> bool:
 
 def value_of(headers: Iterable[Header], wanted: bytes) -> str:
     """The first header of this name; empty without one."""
-    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), "")
+    for name, value in headers:
+        if name.lower() == wanted:
+            return value.decode("latin-1")
+    return ""
 
 
 def to_program(headers: Sequence[Header], origin: Origin) -> list[Header]:
@@ -154,7 +155,7 @@ def _named_by_connection(headers: Iterable[Header]) -> set[bytes]:
 def _said_of(origin: Origin) -> list[Header]:
     node = f'"[{origin.client}]"' if ":" in origin.client else origin.client or "unknown"
     # A quoted string: a host comes from the client and may hold what would end the pair.
-    host = re.sub(r'(["\\])', r"\\\1", origin.host)
+    host = origin.host.replace("\\", r"\\").replace('"', r"\"")
     said = {
         "x-forwarded-for": origin.client,
         "x-forwarded-proto": origin.scheme,

@@ -8,7 +8,7 @@ lenient, and nothing is refused. What is plain, h11 reads in the same way: tests
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .headers import Header
 
@@ -26,8 +26,7 @@ _NEVER = frozenset(b"transfer-encoding upgrade expect http2-settings".split())
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRequest:
+class PlainRequest(NamedTuple):
     """A request as ASGI has it. `size_bytes` is the length of the head, `body_bytes` that of what follows it."""
 
     method: str

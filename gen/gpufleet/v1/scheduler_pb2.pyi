@@ -1941,6 +1941,8 @@ class GetServerInfoResponse(_message.Message):
     READY_NODE_COUNT_FIELD_NUMBER: _builtins.int
     OPEN_FILES_MAX_FIELD_NUMBER: _builtins.int
     BANDS_FIELD_NUMBER: _builtins.int
+    EVENT_LOOP_FIELD_NUMBER: _builtins.int
+    STORE_GAP_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of gpufleet."""
     protocol_version: _builtins.int
@@ -1971,6 +1973,8 @@ class GetServerInfoResponse(_message.Message):
     """Nodes that can be given work."""
     open_files_max: _builtins.int
     """Files that the program may hold open: each follower and each agent takes some."""
+    event_loop: _builtins.str
+    """What the program waits with: "asyncio", which Python has, or "uvloop" and its version."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
@@ -1986,6 +1990,10 @@ class GetServerInfoResponse(_message.Message):
     @_builtins.property
     def bands(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.Band.ValueType]:
         """Bands that the caller may ask for, lowest first, by [policy] bands; none for a role that submits no jobs."""
+
+    @_builtins.property
+    def store_gap(self) -> Global___StoreGap:
+        """Set while jobs wait because the store was put back and lacks history."""
 
     def __init__(
         self,
@@ -2009,14 +2017,68 @@ class GetServerInfoResponse(_message.Message):
         ready_node_count: _builtins.int = ...,
         open_files_max: _builtins.int = ...,
         bands: _abc.Iterable[_job_pb2.Band.ValueType] | None = ...,
+        event_loop: _builtins.str = ...,
+        store_gap: Global___StoreGap | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time", "store_gap", b"store_gap"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class StoreGap(_message.Message):
+    """StoreGap says what jobs wait for since somebody went on with a database that lacks history."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPT_TIME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    JOBS_BELOW_FIELD_NUMBER: _builtins.int
+    AWAITED_NODES_FIELD_NUMBER: _builtins.int
+    WAIT_UNTIL_FIELD_NUMBER: _builtins.int
+    NO_REQUEUE_UNTIL_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """What was found then."""
+    jobs_below: _builtins.int
+    """Jobs with lower numbers were there before, and wait."""
+    @_builtins.property
+    def accept_time(self) -> _timestamp_pb2.Timestamp:
+        """When that was accepted: the start with --accept-restored."""
+
+    @_builtins.property
+    def awaited_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes that have not told what they run; none of those jobs is placed before they have, or are given up."""
+
+    @_builtins.property
+    def wait_until(self) -> _timestamp_pb2.Timestamp:
+        """When jobs that may be queued again are placed at the latest, as far as that is known; absent while a node that is
+        heard still ends what it ran.
+        """
+
+    @_builtins.property
+    def no_requeue_until(self) -> _timestamp_pb2.Timestamp:
+        """The same of jobs that must not be queued again."""
+
+    def __init__(
+        self,
+        *,
+        accept_time: _timestamp_pb2.Timestamp | None = ...,
+        reason: _builtins.str = ...,
+        jobs_below: _builtins.int = ...,
+        awaited_nodes: _abc.Iterable[_builtins.str] | None = ...,
+        wait_until: _timestamp_pb2.Timestamp | None = ...,
+        no_requeue_until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accept_time", b"accept_time", "no_requeue_until", b"no_requeue_until", "wait_until", b"wait_until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_time", b"accept_time", "awaited_nodes", b"awaited_nodes", "jobs_below", b"jobs_below", "no_requeue_until", b"no_requeue_until", "reason", b"reason", "wait_until", b"wait_until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreGap: _TypeAlias = StoreGap  # noqa: Y015
 
 @_typing.final
 class Setting(_message.Message):

@@ -8,6 +8,7 @@ from functools import partial
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.host.facts import open_files_max
 from gpufleet.security.tokens import hash_token, make_token
 
@@ -15,6 +16,7 @@ from ...core.story import sentence
 from ...engine import Engine
 from ...links import Links
 from ...policy.fit import default_min_memory_bytes, node_views
+from ...policy.gap import gap_hold
 from ...ports import StoredRecord
 from ...state.access import Role, Token
 from ...state.events import (
@@ -32,6 +34,7 @@ from ...state.records import Record, SecretRemoved, SecretSet, job_of
 from ...state.replies import CredentialGiven, NodeChanged, NodeGone
 from ...state.units import DAY, after
 from ...wire.convert import ROLES, timestamp, token_proto
+from ...wire.convert_gap import store_gap
 from ...wire.convert_nodes import node_proto
 from ...wire.validate import (
     SPAN_MAX,
@@ -72,6 +75,9 @@ AUDITED = (
     "SecretRemoved",
     "JobHeld",
     "JobReleased",
+    "NumbersRaised",
+    "GapAccepted",
+    "GapReleased",
     "JobBandChanged",
     "AttemptStopping",
     "JobFinished",
@@ -191,6 +197,8 @@ class NodeCalls(Calls):
             ready_node_count=len(ready),
             open_files_max=open_files_max(),
             bands=[job_pb2.Band.ValueType(band) for band in bands_of_caller(self.engine.view.limits.bands)],
+            event_loop=running_loop_in_words(),
+            store_gap=store_gap(gap_hold(self.engine.view, self.engine.now())),
         )
 
     async def UpdateServer(self, request: scheduler_pb2.UpdateServerRequest) -> scheduler_pb2.UpdateServerResponse:

@@ -29,10 +29,13 @@ class RetiredRevision(Exception):
     """The database has tables of before FIRST_REVISION; the message says what to do."""
 
 
-def upgrade(connection: Connection) -> None:
-    """Run the missing revisions in the connection's transaction. Errors: UnknownRevision, RetiredRevision."""
+def upgrade(connection: Connection, to: str | None = None) -> None:
+    """Run the missing revisions, up to the newest or another one, in the connection's transaction.
+
+    Errors: UnknownRevision, RetiredRevision.
+    """
     found = revision_of(connection)
-    if found == NEWEST_REVISION:
+    if found == (to or NEWEST_REVISION):
         return
     check_not_retired(found)
     # A start with nothing to migrate does not pay for importing Alembic.
@@ -45,7 +48,7 @@ def upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", str(FOLDER))
     scripts = ScriptDirectory.from_config(config)
     with EnvironmentContext(
-        config, scripts, fn=lambda revision, _: scripts._upgrade_revs("head", revision)
+        config, scripts, fn=lambda revision, _: scripts._upgrade_revs(to or "head", revision)
     ) as environment:
         environment.configure(connection=connection, version_table=REVISION_TABLE, transactional_ddl=True)
         try:

@@ -203,6 +203,25 @@ def test_versions_clocks_store_and_disk_are_judged() -> None:
     assert judge.judge_disk(2 * GB).verdict is Verdict.WARNING
 
 
+def test_what_jobs_wait_for_since_the_store_was_put_back_is_told() -> None:
+    now = cluster.NOW
+    server = scheduler_pb2.GetServerInfoResponse(output_free_bytes=50 * GB, store_is_healthy=True)
+    server.server_time.FromDatetime(now)
+    assert "gap" not in {each.what for each in judge.judge_server(server, "", now, now, "")}
+    gap = server.store_gap
+    gap.jobs_below = 41
+    gap.awaited_nodes.extend(f"n{number}" for number in range(1, 8))
+    gap.accept_time.FromDatetime(now - timedelta(minutes=3))
+    found = {each.what: each for each in judge.judge_server(server, "", now, now, "")}["gap"]
+    assert found.verdict is Verdict.WARNING and "accepted 3m ago: its jobs below 41 wait" in found.sentence
+    assert "n1, n2, n3, n4, n5 and 2 more" in found.sentence
+    assert "gpuctl nodes forget n1" in found.fix and "gpuctl release JOB" in found.fix
+    del gap.awaited_nodes[:]
+    gap.wait_until.FromDatetime(now + timedelta(minutes=7))
+    assert "wait 7m more for what nodes that joined meanwhile may run" in judge.judge_gap(gap, now).sentence
+    assert judge.judge_gap(gap, now + timedelta(minutes=8)).verdict is Verdict.OK
+
+
 def test_half_of_the_time_of_the_call_is_no_skew() -> None:
     asked, answered = cluster.NOW, cluster.NOW + timedelta(seconds=12)
     server = scheduler_pb2.GetServerInfoResponse()

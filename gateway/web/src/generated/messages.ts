@@ -65,7 +65,6 @@ export interface Calls {
   readonly CountRequests: { readonly request: CountRequestsRequest; readonly response: CountRequestsResponse };
   readonly ListRequestUsage: { readonly request: ListRequestUsageRequest; readonly response: ListRequestUsageResponse };
   readonly FindMissingBlobs: { readonly request: FindMissingBlobsRequest; readonly response: FindMissingBlobsResponse };
-  readonly CheckFiles: { readonly request: CheckFilesRequest; readonly response: CheckFilesResponse };
   readonly CreateToken: { readonly request: CreateTokenRequest; readonly response: CreateTokenResponse };
   readonly JoinProgram: { readonly request: JoinProgramRequest; readonly response: JoinProgramResponse };
   readonly ListTokens: { readonly request: ListTokensRequest; readonly response: ListTokensResponse };
@@ -140,13 +139,6 @@ export type DependencyCondition =
   | "DEPENDENCY_CONDITION_OK"
   | "DEPENDENCY_CONDITION_ANY"
   | "DEPENDENCY_CONDITION_FAIL";
-
-/** FileWay is how a file of a job came to its node. */
-export type FileWay =
-  | "FILE_WAY_UNSPECIFIED"
-  | "FILE_WAY_WIRE"
-  | "FILE_WAY_CACHE"
-  | "FILE_WAY_SHARED_ROOT";
 
 /** NodeState says whether a node can be given work. */
 export type NodeState =
@@ -347,23 +339,12 @@ export interface InputFile {
    * empty parts, ".", ".." and control characters. No other file of the job has the same path, or lies below it.
    */
   readonly path: string;
-  /**
-   * SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob; or they lie in a
-   * folder that nodes share.
-   */
+  /** SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob. */
   readonly digest: string;
   /** Its size in bytes. */
   readonly size_bytes: Int64;
   /** Whether it is a program. */
   readonly is_executable: boolean;
-  /** Id of the shared folder that it lies in, too, 32 hexadecimal digits: see CheckFiles. Empty for none. */
-  readonly shared_root: string;
-  /**
-   * Where it lies there, by the same rules as `path`. A node that sees that folder reads it there, as the job's user.
-   */
-  readonly shared_path: string;
-  /** Set by the scheduler: its bytes were not uploaded, so that only nodes which see that folder get the job. */
-  readonly is_only_shared: boolean;
 }
 
 /** JobSpec is all that a user asks for. */
@@ -376,11 +357,14 @@ export interface JobSpec {
   readonly devices: readonly DeviceRequest[];
   /** Nodes to use; 0 means as few as hold the request. */
   readonly node_count: number;
-  /** CPUs per node to reserve, 0 means 1. Other jobs get none of them; nothing keeps this one from using more. */
+  /**
+   * CPUs per node to reserve, 0 means 1. Other jobs get none of them; this one gets no more where its node keeps jobs
+   * within their limits ([isolation] limits of its agent), and elsewhere nothing keeps it from using more.
+   */
   readonly cpus: number;
   /**
-   * Host memory per node to reserve, in bytes; 0 means no request. Other jobs get none of it; nothing keeps this one
-   * from using more.
+   * Host memory per node to reserve, in bytes; 0 means no request. Other jobs get none of it. Where its node keeps jobs
+   * within their limits, what takes more is ended by the kernel (OUT_OF_MEMORY); elsewhere nothing keeps it from it.
    */
   readonly memory_bytes: Int64;
   /** Devices that the job must have; empty means that the scheduler chooses. */
@@ -551,16 +535,6 @@ export interface PlacedRank {
    * empty where it ended by itself.
    */
   readonly stop_cause: string;
-  /** How its files came, in the order of the spec's; empty before it starts, and where its node did not tell. */
-  readonly file_runs: readonly FileRun[];
-}
-
-/** FileRun is so many files of a job, one after the other, that came the same way. */
-export interface FileRun {
-  /** How they came. */
-  readonly way: FileWay;
-  /** How many. */
-  readonly count: number;
 }
 
 /** PlacedDevice is one device as it was when the scheduler decided. */
@@ -986,14 +960,6 @@ export interface NodeInfo {
   readonly open_files_max: Int64;
   /** What to do about devices_note, for people; empty when there is nothing to be done. */
   readonly devices_fix: string;
-  /** The folder that it shares with people and other nodes, as it is called there; empty for none. */
-  readonly shared_root_folder: string;
-  /**
-   * Id of that folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty where it cannot be used.
-   */
-  readonly shared_root: string;
-  /** Why it cannot be used; empty when it can. */
-  readonly shared_root_problem: string;
 }
 
 /** HeldShare is the part of a device that a job holds. */
@@ -1077,11 +1043,6 @@ export interface Node {
   readonly is_revoked: boolean;
   /** Whether it is given no work until somebody approves it. */
   readonly awaits_approval: boolean;
-  /**
-   * Whether it has read in its shared folder what somebody had just written there: see CheckFiles. Before that, and
-   * after it could not, no file is read there.
-   */
-  readonly shared_root_is_checked: boolean;
 }
 
 /** CheckCapacityRequest asks whether a request would start now. */
@@ -1412,55 +1373,6 @@ export interface DownloadBlobResponse {
   readonly data: Bytes;
   /** Size of the whole file in bytes; in the first message. */
   readonly size_bytes: Int64;
-}
-
-/** CheckFilesRequest tells of a probe, a file of random bytes that the caller has just written in its shared folder. */
-export interface CheckFilesRequest {
-  /**
-   * Id of the folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty for none: then only how fast
-   * files come by the scheduler is asked.
-   */
-  readonly root: string;
-  /** Path of the probe in that folder; its name is ".gpufleet-probe-" and 32 hexadecimal digits. */
-  readonly probe: string;
-  /** SHA-256 of the probe, in lower-case hexadecimal. */
-  readonly digest: string;
-  /** Size of the probe in bytes, 64 MiB at most. */
-  readonly size_bytes: Int64;
-  /** Paths in that folder, 1,000 at most, that the caller's jobs are to read. */
-  readonly paths: readonly string[];
-  /** Whether the nodes are to fetch the probe from the scheduler, too, to which the caller has uploaded it. */
-  readonly by_wire: boolean;
-  /** The nodes to ask; empty for all. */
-  readonly nodes: readonly string[];
-}
-
-/** CheckFilesResponse tells what each node has found, in the order of their names. */
-export interface CheckFilesResponse {
-  /** A node each, those that are lost, too. */
-  readonly nodes: readonly FilesOnNode[];
-}
-
-/** FilesOnNode is how files come to a node. */
-export interface FilesOnNode {
-  /** The node's name. */
-  readonly node: string;
-  /** Whether it has read the probe: its shared folder is the caller's. */
-  readonly is_same_root: boolean;
-  /** Why not; empty when it has. */
-  readonly root_problem: string;
-  /** How long reading the probe took; absent when it was not read. */
-  readonly root_duration?: Duration;
-  /** Places in the request's `paths` of the files that the caller's jobs cannot read there. */
-  readonly unreadable: readonly number[];
-  /** Why, of the first of them. */
-  readonly unreadable_reason: string;
-  /** Why the probe could not be fetched from the scheduler; empty when it could, or was not to be. */
-  readonly wire_problem: string;
-  /** How long fetching it took; absent when it was not fetched. */
-  readonly wire_duration?: Duration;
-  /** Whether the node is lost, so that it was not asked. */
-  readonly is_lost: boolean;
 }
 
 /** DownloadFileRequest names a file of a job. */
@@ -2841,6 +2753,29 @@ export interface GetServerInfoResponse {
   readonly open_files_max: Int64;
   /** Bands that the caller may ask for, lowest first, by [policy] bands; none for a role that submits no jobs. */
   readonly bands: readonly Band[];
+  /** What the program waits with: "asyncio", which Python has, or "uvloop" and its version. */
+  readonly event_loop: string;
+  /** Set while jobs wait because the store was put back and lacks history. */
+  readonly store_gap?: StoreGap;
+}
+
+/** StoreGap says what jobs wait for since somebody went on with a database that lacks history. */
+export interface StoreGap {
+  /** When that was accepted: the start with --accept-restored. */
+  readonly accept_time?: Timestamp;
+  /** What was found then. */
+  readonly reason: string;
+  /** Jobs with lower numbers were there before, and wait. */
+  readonly jobs_below: Int64;
+  /** Nodes that have not told what they run; none of those jobs is placed before they have, or are given up. */
+  readonly awaited_nodes: readonly string[];
+  /**
+   * When jobs that may be queued again are placed at the latest, as far as that is known; absent while a node that is
+   * heard still ends what it ran.
+   */
+  readonly wait_until?: Timestamp;
+  /** The same of jobs that must not be queued again. */
+  readonly no_requeue_until?: Timestamp;
 }
 
 /** Setting is one setting of a program with its origin. */

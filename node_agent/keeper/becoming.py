@@ -1,0 +1,117 @@
+"""Starts a command by a fork that becomes it: where more is to be done before its program than a spawn can do.
+
+It enters its control group, and an isolated one takes its account on. What hinders it, it says by a pipe that closes as
+its program begins.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import signal
+import termios
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gpufleet.jobs.runs import InputMode
+
+from ..core.launch import NotRun, Process, Refusal, RefusalReason
+from .linux import give_up_privileges
+from .spawn import failure_of, find_command, rlimit
+from .values import not_run_from, refusal_from, to_json
+
+ANSWER_BYTES_MAX = 65_536
+
+ENTER = b"0"
+"""What stands for whoever writes it, in the list of a group's processes."""
+
+
+class Becoming:
+    """How a supervisor's child becomes a command. `soft_descriptors`: its limits of open ones, soft and hard."""
+
+    def __init__(self, soft_descriptors: tuple[int, int]) -> None:
+        self._soft_descriptors = soft_descriptors
+
+    def start(
+        self, process: Process, descriptors: Sequence[int], entrances: Sequence[int] = ()
+    ) -> int | NotRun | Refusal:
+        """Start it, and answer its pid once its program has begun. It enters the groups whose `entrances` are open."""
+        ours, its = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(ours)
+            os.close(its)
+            return Refusal(RefusalReason.SPAWN_FAILED, f"no process can be had: {error.strerror}")
+        if pid == 0:
+            self._be(process, descriptors, entrances, its)
+        os.close(its)
+        with os.fdopen(ours, "rb") as file:
+            said = file.read(ANSWER_BYTES_MAX)  # nothing, once the command's program has taken over
+        if not said:
+            return pid
+        os.waitpid(pid, 0)
+        told = json.loads(said)
+        return not_run_from(told["not_run"]) if "not_run" in told else refusal_from(told["refused"])
+
+    def _be(self, process: Process, descriptors: Sequence[int], entrances: Sequence[int], told_fd: int) -> NoReturn:
+        """Become the command."""
+        try:
+            problem = self._become(process, descriptors, entrances)
+            name = "not_run" if isinstance(problem, NotRun) else "refused"
+            os.write(told_fd, json.dumps({name: to_json(problem)}).encode())
+        finally:
+            os._exit(1)
+
+    def _become(self, process: Process, descriptors: Sequence[int], entrances: Sequence[int]) -> NotRun | Refusal:
+        """Run its program in place of this one; answers only when that is not possible, and why."""
+        isolation = process.isolation
+        try:
+            for fd in entrances:
+                os.write(fd, ENTER)
+        except OSError as error:
+            return Refusal(RefusalReason.ISOLATION_FAILED, f"the job's control group cannot be entered: {error}")
+        try:
+            os.setsid()
+            _take_descriptors(process, descriptors)
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                with contextlib.suppress(OSError, ValueError):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._soft_descriptors)
+            for name, both in process.rlimits.items():
+                resource.setrlimit(rlimit(name), both)
+            if process.nice > os.getpriority(os.PRIO_PROCESS, 0):
+                os.setpriority(os.PRIO_PROCESS, 0, process.nice)
+            if isolation is not None:
+                give_up_privileges(isolation.uid, isolation.gid, isolation.groups)
+        except OSError as error:
+            return Refusal(RefusalReason.ISOLATION_FAILED, f"the job's account cannot be taken on: {error}")
+        try:
+            os.chdir(process.cwd)
+        except OSError as error:
+            hint = ""
+            if isolation is not None and isinstance(error, PermissionError):
+                hint = f"; the node runs the job as uid {isolation.uid}"
+            return Refusal(RefusalReason.CWD_MISSING, f"cwd {process.cwd[:500]!r}: {error.strerror}{hint}")
+        found = find_command(process.argv[0], process.env.get("PATH", os.defpath))
+        if isinstance(found, NotRun):
+            return found
+        try:
+            os.execve(found, process.argv, process.env)
+        except OSError as error:
+            return failure_of(error, found, process)
+
+
+def _take_descriptors(process: Process, descriptors: Sequence[int]) -> None:
+    """Have them as 0, 1 and 2; the session's terminal, where it is one. All others close as the program begins."""
+    if process.input is InputMode.TERMINAL:
+        fcntl.ioctl(descriptors[0], termios.TIOCSCTTY, 0)
+        wanted = [descriptors[0]] * 3
+    else:
+        stdin = descriptors[2] if process.input is InputMode.PIPE else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        wanted = [stdin, descriptors[0], descriptors[1]]
+    # What comes has numbers above 2: the supervisor has 0, 1 and 2 open.
+    for number, fd in enumerate(wanted):
+        os.dup2(fd, number, inheritable=True)

@@ -1,0 +1,45 @@
+"""History that was cut off: numbers go on above all that were given, and jobs wait for what nodes may still run.
+
+A database that was put back lacks what happened since it was copied, and somebody said to go on with it
+(scheduler/known_store.py). What is waited for is policy/gap.py's; here is what becomes durable of it.
+"""
+
+from ..policy.gap import is_over
+from ..state.events import Event, InventoryReported, RankExited, RankRefused, SchedulerStarted
+from ..state.gap import Gap
+from ..state.ids import JobId
+from ..state.records import GapAccepted, GapClosed, GapToldOf, NumbersRaised, Record
+from ..state.state import State
+from ..state.units import Instant
+from .decision import NOTHING, Decision
+
+
+def on_scheduler_started(state: State, event: SchedulerStarted) -> Decision:
+    """With a gap: give only numbers above those that are known to have been given, and wait for what nodes tell."""
+    if not event.gap:
+        return NOTHING
+    counters, records = state.durable.counters, list[Record]()
+    if event.jobs_above >= counters.next_job or event.sessions_above >= counters.next_session:
+        next_job = JobId(max(event.jobs_above + 1, counters.next_job))
+        next_session = event.sessions_above + 1 if event.sessions_above >= counters.next_session else 0
+        raised = NumbersRaised(at=event.at, next_job=next_job, next_session=next_session, reason=event.gap)
+        records.append(raised)
+    awaited = tuple(sorted(state.durable.nodes))
+    gap = Gap(at=event.at, reason=event.gap, jobs_below=JobId(counters.next_job), awaited=awaited)
+    return Decision(records=(*records, GapAccepted(at=event.at, gap=gap)))
+
+
+def told_by(state: State, event: Event) -> Decision:
+    """That a node has told what it runs, and runs nothing that the store lacks: by its inventory, or an end of that."""
+    gap = state.durable.gap
+    if gap is None or gap.is_closed or not isinstance(event, InventoryReported | RankExited | RankRefused):
+        return NOTHING
+    live = state.live.nodes.get(event.node)
+    if event.node not in gap.awaited or live is None or not live.has_inventory or live.lingering:
+        return NOTHING
+    return Decision(records=(GapToldOf(at=event.at, node=event.node),))
+
+
+def closed_if_over(state: State, at: Instant) -> Decision:
+    """The end of a gap for which nothing waits any more."""
+    return Decision(records=(GapClosed(at=at),)) if is_over(state, at) else NOTHING

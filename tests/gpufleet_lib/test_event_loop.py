@@ -1,0 +1,63 @@
+"""Which event loop a program gets, and what it says where that one is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.event_loop import ASYNCIO, AUTO, CHOICES, UVLOOP, run, running_loop_in_words
+
+WITHOUT = {"uvloop": None}
+"""As `sys.modules` is where uvloop is not installed."""
+
+
+async def which() -> str:
+    return running_loop_in_words()
+
+
+WHICH = """
+from gpufleet.host.event_loop import run, running_loop_in_words
+
+async def which():
+    return running_loop_in_words()
+
+print([run(which(), choice) for choice in ("auto", "", "uvloop", "asyncio")])
+"""
+"""In a process of its own: what uvloop opens first stays open."""
+
+
+def test_uvloop_is_taken_where_it_is_installed_and_asyncio_where_that_is_said() -> None:
+    installed = f"uvloop {version('uvloop')}"
+    said = subprocess.run([sys.executable, "-c", WHICH], check=True, capture_output=True, text=True).stdout
+    assert said == f"{[installed, installed, installed, 'asyncio']}\n"
+
+
+def test_without_uvloop_a_program_runs_on_asyncio_unless_uvloop_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, module in WITHOUT.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert run(which(), AUTO) == "asyncio"
+    with pytest.raises(GpufleetError) as refused:
+        run(which(), UVLOOP)
+    assert refused.value.reason is Reason.EXTRA_MISSING
+    assert "pip install 'gpufleet[uvloop]'" in refused.value.next_step
+
+
+def test_another_word_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(GpufleetError) as refused:
+        run(which(), "trio")
+    assert refused.value.reason is Reason.INVALID_ARGUMENT
+    assert refused.value.message == f"GPUFLEET_EVENT_LOOP: 'trio' is none of {', '.join(CHOICES)}"
+
+
+def test_what_the_program_answers_and_raises_comes_out() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("of the program")
+
+    with pytest.raises(ValueError, match="of the program"):
+        run(fails(), ASYNCIO)
