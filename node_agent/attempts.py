@@ -152,7 +152,7 @@ class Attempts:
                     self._output.see(action.view, is_new=action.is_new)
                     self._keeping.follow(action.view)
                 case CheckNode():
-                    waits = action.is_prepare or bool(action.command.files)
+                    waits = action.is_prepare or action.command.has_files
                     if not waits and self._launcher.is_surely_fit(action.command.expectations):
                         to_do.extend(self._duties.checked(action.command.key, None))
                     else:
@@ -176,7 +176,7 @@ class Attempts:
 
     async def _laid_out(self, command: LaunchAttempt) -> Refusal | None:
         """Fetch and place its files. It is cancelled by GiveUpFiles."""
-        fetch = asyncio.create_task(self._files.lay_out(command.key, command.files))
+        fetch = asyncio.create_task(self._files.lay_out(command.key, command.files, command.folder))
         self._fetching[command.key] = fetch
         try:
             await asyncio.wait({fetch})
@@ -200,7 +200,7 @@ class Attempts:
         found: Misfit | Objection | None = None
         port = 0
         try:
-            if command.files:
+            if command.has_files:
                 try:
                     found = await self._laid_out(command)
                 except asyncio.CancelledError:
@@ -221,7 +221,7 @@ class Attempts:
 
     def _hold(self, prepared: Prepared) -> None:
         self._stop_holding(prepared.key)
-        span_us = PREPARED_WITH_FILES_US_MAX if prepared.launch.files else PREPARED_US_MAX
+        span_us = PREPARED_WITH_FILES_US_MAX if prepared.launch.has_files else PREPARED_US_MAX
         self._holds[prepared.key] = asyncio.get_running_loop().call_later(
             span_us / 1e6, lambda: self._perform(self._duties.held_too_long(prepared))
         )

@@ -29,11 +29,13 @@ from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.files import clash_among, is_digest, trouble_with_path
+from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.run_protos import key_to_proto
 from gpufleet.jobs.runs import RankKey
 from gpufleet.net.status import from_rpc_error
 
-from .core.launch import InputFile, Refusal, RefusalReason
+from .core.launch import InputFile, InputFolder, Refusal, RefusalReason
+from .job_folders import lay_out_folder
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -87,7 +89,23 @@ class JobFiles:
         """Where the files of a rank are."""
         return self._attempts / key.name
 
-    async def lay_out(self, key: RankKey, files: Iterable[InputFile]) -> Refusal | None:
+    @asynccontextmanager
+    async def cached(self, key: RankKey, file: InputFile, *, makes_room: bool = True) -> AsyncIterator[Path]:
+        """A whole file in the cache, fetched where it is not there; it does not give way until it was used."""
+        async with self._turn(file.digest):
+            yield await self._had(key, file, makes_room=makes_room)
+
+    async def make_room(self, wanted: int) -> None:
+        """Let the least recently used files go until so many bytes fit into the cache."""
+        await asyncio.to_thread(self._make_room, wanted)
+
+    def lacks(self, digest: str) -> bool:
+        """Whether a file is not in the cache."""
+        return not (self._cache / digest).exists()
+
+    async def lay_out(
+        self, key: RankKey, files: Iterable[InputFile], folder: InputFolder | None = None
+    ) -> Refusal | None:
         """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there."""
         wanted = tuple(files)
         if why := _wrong_with(wanted):
@@ -95,6 +113,8 @@ class JobFiles:
         try:
             await self.remove(key)
             self.folder_of(key).mkdir(mode=0o700, parents=True)
+            if folder is not None:
+                await lay_out_folder(self, key, folder, self.folder_of(key))
             for file in wanted:
                 async with self._turn(file.digest):
                     cached = await self._had(key, file)
@@ -102,6 +122,8 @@ class JobFiles:
             await asyncio.to_thread(self._make_room, 0)
         except NotHad as problem:
             return problem.refusal
+        except ManifestError as problem:
+            return Refusal(RefusalReason.BAD_REQUEST, f"the manifest of the folder: {problem}")
         except OSError as problem:
             return Refusal(RefusalReason.FILES_UNAVAILABLE, f"the job's files cannot be written here: {problem}")
         return None
@@ -145,14 +167,15 @@ class JobFiles:
             if users == 1:
                 del self._turns[digest]
 
-    async def _had(self, key: RankKey, file: InputFile) -> Path:
+    async def _had(self, key: RankKey, file: InputFile, *, makes_room: bool = True) -> Path:
         """The file in the cache, fetched where it is not there."""
         path = self._cache / file.digest
         if path.exists():
             await asyncio.to_thread(os.utime, path)
             return path
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await asyncio.to_thread(self._make_room, file.size_bytes)
+        if makes_room:
+            await asyncio.to_thread(self._make_room, file.size_bytes)
         async with self._fetching:
             await self._fetch(key, file)
         return path

@@ -114,7 +114,7 @@ class Launcher:
         held = [devices[uuid] for uuid in command.expectations.device_uuids if uuid in devices]
         visibility, virtual_uuids = shown_devices(held)
         where = master or Master(LOOPBACK, free_port())
-        files_folder = str(self._folder_of(command.key)) if command.files else ""
+        files_folder = str(self._folder_of(command.key)) if command.has_files else ""
         account, isolation = self._isolating.of(command.user, held, files_folder)
         if isolation is not None and files_folder:
             files_folder = FILES_PATH

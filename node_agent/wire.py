@@ -27,7 +27,7 @@ from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.launch import InputFile, Process
+from .core.launch import InputFile, InputFolder, Process
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
@@ -224,7 +224,17 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
             InputFile(path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable)
             for each in launch.files
         ),
+        folder=_folder(launch.folder) if launch.HasField("folder") else None,
         secret_variables=frozenset(launch.secret_variables),
+    )
+
+
+def _folder(folder: job_pb2.InputFolder) -> InputFolder:
+    return InputFolder(
+        digest=folder.digest,
+        size_bytes=folder.size_bytes,
+        entry_count=folder.entry_count,
+        content_bytes=folder.content_bytes,
     )
 
 

@@ -11,7 +11,7 @@ from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError
 from gpufleet.telemetry.logs import fields
 
-from .blobs.opening import needed_by
+from .blobs.opening import chunks_of, folders_needed_by, needed_by
 from .blobs.store import BlobStore
 from .clock import is_set_within
 from .engine import Engine
@@ -86,9 +86,14 @@ class Pruner:
             await self._drop_histories(self._ago(kept.fine_retention), self._ago(kept.retention))
 
     async def _prune_files(self, blobs: BlobStore, unused: timedelta) -> None:
-        needed = needed_by(self._engine.view.durable)
+        durable = self._engine.view.durable
+        needed, folders = needed_by(durable), folders_needed_by(durable)
+
+        def prune() -> int:
+            return blobs.prune(unused.total_seconds(), needed | frozenset(chunks_of(blobs, folders)))
+
         try:
-            dropped = await asyncio.to_thread(blobs.prune, unused.total_seconds(), needed)
+            dropped = await asyncio.to_thread(prune)
         except GpufleetError as error:
             log.warning("unused files could not be dropped", extra=fields(why=error.message))
         else:

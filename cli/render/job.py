@@ -163,6 +163,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     yield "folder", spec.cwd
     yield "from", spec.submit_cwd if spec.submit_cwd != spec.cwd else ""
     yield "files", _files(spec)
+    yield "uploaded", _folder(spec)
     yield "secrets", ", ".join(secret_text(each, spec.secrets[each]) for each in sorted(spec.secrets))
     yield "copy", _copied(spec)
     yield "at limit", _at_limit(spec)
@@ -219,6 +220,13 @@ def _files(spec: job_pb2.JobSpec) -> str:
     named = ", ".join(each.path for each in spec.files[:FILES_SHOWN])
     more = f" and {len(spec.files) - FILES_SHOWN} more" if len(spec.files) > FILES_SHOWN else ""
     return f"{named}{more} ({format_size(sum(each.size_bytes for each in spec.files))})"
+
+
+def _folder(spec: job_pb2.JobSpec) -> str:
+    if not spec.HasField("folder"):
+        return ""
+    size = format_size(spec.folder.content_bytes)
+    return f"{words.counted(spec.folder.entry_count, 'file')}, {size}, as {spec.folder.digest[:12]}"
 
 
 def _copied(spec: job_pb2.JobSpec) -> str:

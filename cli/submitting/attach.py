@@ -32,9 +32,13 @@ def shell(
 
     from .attached import run_attached, shell_request
     from .estimating import estimated
+    from .input_folder import described
+    from .uploading import upload_what_goes_along
 
     settings = options.settings()
-    request = shell_request(estimated(settings, job), command or [])
+    job, folder = described(settings, estimated(settings, job))
+    request = shell_request(job, command or [])
+    upload_what_goes_along(settings, job.file or (), folder, request.specs[0])
     raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs)))
 
 

@@ -54,6 +54,8 @@ class Kind(Enum):
     AFTER = auto()
     RLIMITS = auto()
     FILES = auto()
+    FOLDER = auto()
+    """One that was uploaded; one of this machine is described before: see input_folder.py."""
     SECRETS = auto()
     """NAME or NAME=VARIABLE, repeated."""
     OWN = auto()
@@ -271,6 +273,16 @@ class JobOptions:
             "$GPUFLEET_FILES, which is its working directory without --cwd.",
         ),
         Sets("files", Kind.FILES),
+    ] = None
+    upload: Annotated[
+        str | None,
+        process(
+            "--upload",
+            metavar="FOLDER",
+            help="A folder that goes with it, as it is now: $GPUFLEET_FILES there, which is its working directory "
+            "without --cwd. .gitignore and .gpufleetignore say what stays here; only what is new is sent.",
+        ),
+        Sets("folder", Kind.FOLDER),
     ] = None
     output_file: Annotated[
         str | None,

@@ -32,10 +32,11 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     for what, texts in (("the command", argv), ("--name", [options.name or ""]), ("--cwd", [options.cwd or folder])):
         if not all(map(is_utf8, texts)):
             raise invalid(what, "it holds bytes that are not UTF-8", next_step="Put them in a file, and pass its path.")
+    lies_there = bool(options.file or options.upload) and not options.cwd
     spec = pb.JobSpec(
         argv=argv,
         name=options.name or "",
-        cwd="" if options.file and not options.cwd else str(PurePosixPath(folder) / (options.cwd or "")),
+        cwd="" if lies_there else str(PurePosixPath(folder) / (options.cwd or "")),
         env=variables(options.env or (), environment, pass_all=options.env_all),
         submit_cwd=folder,
         trace_context=inherited_traceparent(environment),

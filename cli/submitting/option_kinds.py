@@ -19,6 +19,7 @@ from gpufleet.text.units import exact_duration, exact_size, parse_duration, pars
 
 from ..reading import check_known, names, pairs, read
 from .input_files import input_file_text, input_files
+from .input_folder import input_folder, input_folder_text
 from .job_options import JobOption, Kind
 
 COUNTED = "NOFILE"
@@ -351,6 +352,7 @@ READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
     Kind.SIGNAL: lambda option, typed: limit_signal(typed),
     Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
     Kind.FILES: lambda option, typed: input_files(typed),
+    Kind.FOLDER: lambda option, typed: input_folder(typed),
     Kind.SECRETS: lambda option, typed: named_secrets(typed),
     Kind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
 }
@@ -375,6 +377,7 @@ SHOW: Mapping[Kind, Callable[[Any, Any], Values]] = {
     Kind.SIGNAL: lambda value, usual: (limit_signal_text(value),),
     Kind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
     Kind.FILES: lambda value, usual: [input_file_text(each) for each in value],
+    Kind.FOLDER: lambda value, usual: (input_folder_text(value),),
     Kind.SECRETS: lambda value, usual: [secret_text(variable, value[variable]) for variable in sorted(value)],
     Kind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],
 }

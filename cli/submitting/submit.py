@@ -13,6 +13,7 @@ from .job_options import JobOptions
 if TYPE_CHECKING:
     from gpufleet.v1 import scheduler_pb2
 
+    from ..folders.preparing import Prepared
     from ..settings import Settings
 
 
@@ -48,6 +49,7 @@ def submit(
     command itself, what an interpreter is given (bash job.sh), or, with - in its place, standard input.
     """
     from .estimating import estimated
+    from .input_folder import described
     from .submission import request_of, rerun_of, submit_job
 
     settings = options.settings()
@@ -55,10 +57,10 @@ def submit(
         again = rerun_of(settings, rerun_failed, job, command or [], request_id=request_id, dry_run=dry_run)
         submit_job(settings, again)
         return
-    job = estimated(settings, job)
+    job, folder = described(settings, estimated(settings, job))
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
-    if job.file and not dry_run:
-        _upload(settings, job.file, request)
+    if not dry_run:
+        _upload(settings, job.file, folder, request)
     if interactive and not dry_run:
         _attach(settings, request)
     submit_job(settings, request)
@@ -84,13 +86,13 @@ def run(
     its time limit; 125 when it has none, or gpuctl itself failed.
     """
     from .estimating import estimated
+    from .input_folder import described
     from .submission import request_of
 
     settings = options.settings()
-    job = estimated(settings, job)
+    job, folder = described(settings, estimated(settings, job))
     request = request_of(job, command or [], request_id=request_id, dry_run=False)
-    if job.file:
-        _upload(settings, job.file, request)
+    _upload(settings, job.file, folder, request)
     if stdin:
         from ..attaching.keyboard import input_mode
 
@@ -100,10 +102,13 @@ def run(
     _attach(settings, request)
 
 
-def _upload(settings: Settings, files: list[str], request: scheduler_pb2.SubmitRequest) -> None:
-    from .uploading import upload_missing
+def _upload(
+    settings: Settings, files: list[str] | None, folder: Prepared | None, request: scheduler_pb2.SubmitRequest
+) -> None:
+    if files or folder is not None:
+        from .uploading import upload_what_goes_along
 
-    upload_missing(settings, files, request.specs[0])
+        upload_what_goes_along(settings, files or (), folder, request.specs[0])
 
 
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 from gpufleet.v1 import files_pb2, job_pb2
@@ -18,8 +19,23 @@ from ..render import words
 from ..settings import Settings
 from .input_files import local_files
 
+if TYPE_CHECKING:
+    from ..folders.preparing import Prepared
+
 TRIES_MAX = 5
 """Of one upload that is cut; each goes on where the one before it stood."""
+
+
+def upload_what_goes_along(
+    settings: Settings, texts: Sequence[str], folder: Prepared | None, spec: job_pb2.JobSpec
+) -> None:
+    """Upload what is not stored there of a spec's files and of its folder. Errors: those of both."""
+    if texts:
+        upload_missing(settings, texts, spec)
+    if folder is not None:
+        from ..folders.sending import send
+
+        send(settings, folder)
 
 
 def upload_missing(settings: Settings, texts: Sequence[str], spec: job_pb2.JobSpec) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpufleet.config.contexts import Contexts, context_of_address, read_contexts
 from gpufleet.config.files import line_of, parse_toml, read_text, table_layer
-from gpufleet.config.kinds import ADDRESS, BOOLEAN, HTTP_URL, INTEGER, PATH, SECONDS, one_of
+from gpufleet.config.kinds import ADDRESS, BOOLEAN, HTTP_URL, INTEGER, PATH, SECONDS, SIZE, one_of
 from gpufleet.config.layers import Layer, Problem, config_error, flag_layer, variable_layer
 from gpufleet.config.merged import Resolved, resolve
 from gpufleet.config.paths import PROJECT_FILE, contexts_file
@@ -84,6 +84,16 @@ class CliSettings:
     )
     max_consecutive_timeouts: int = setting(
         30, "A follower gives up after so many unanswered questions in a row.", INTEGER, low=1, high=1_000_000
+    )
+    upload_bytes_max: int = setting(
+        2 * 2**30,
+        "The largest folder that goes along with a job (--upload), all of its files together.",
+        SIZE,
+        low=0,
+        high=2**50,
+    )
+    upload_files_max: int = setting(
+        20_000, "How many files go along with a job in a folder.", INTEGER, low=1, high=100_000
     )
     session_timeout: timedelta = setting(
         timedelta(seconds=7200), "The longest attached session.", SECONDS, low=timedelta(seconds=1)

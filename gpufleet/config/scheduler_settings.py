@@ -111,6 +111,14 @@ class FileSettings:
     file_bytes_max: int = setting(
         10 * GIB, "The largest file that is taken.", SIZE, low=1_000_000, high=1024 * GIB, reloadable=True
     )
+    folder_bytes_max: int = setting(
+        50 * GIB,
+        "The largest folder that goes with a job (--upload), all of its files together.",
+        SIZE,
+        low=1_000_000,
+        high=1024 * GIB,
+        reloadable=True,
+    )
     user_bytes_max: int = setting(
         50 * GIB,
         "The files of one user that are stored at once, in all; a file counts as 4 KiB at least.",

@@ -16,7 +16,7 @@ from .adoption import Verdict
 from .attempt import Limits
 from .expectations import Expectations
 from .fence import CommandRefusal, refusal_of_command
-from .launch import InputFile, Process, Refusal, RefusalReason
+from .launch import InputFile, InputFolder, Process, Refusal, RefusalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class LaunchAttempt:
     """Run one rank. `trace_context` and `notify` may be empty. `serves` is a worker's model, empty for a batch job.
 
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
-    process is kept from using more only by who may make control groups, and an agent needs no such right. `files` lie
-    in a folder of its own before it starts; where its process has no `cwd`, that is its working directory. What
-    `secret_variables` hold is for the process alone.
+    process is kept from using more only by who may make control groups, and an agent needs no such right. `files` and
+    what is in `folder` lie in a folder of its own before it starts; where its process has no `cwd`, that is its
+    working directory. What `secret_variables` hold is for the process alone.
     """
 
     key: RankKey
@@ -44,7 +44,13 @@ class LaunchAttempt:
     serves: str = ""
     sampling_us: int | None = None
     files: tuple[InputFile, ...] = ()
+    folder: InputFolder | None = None
     secret_variables: frozenset[str] = frozenset()
+
+    @property
+    def has_files(self) -> bool:
+        """Whether something is to be fetched before it starts."""
+        return bool(self.files) or self.folder is not None
 
     def within(self, limits: Limits) -> LaunchAttempt:
         """The same command with other limits of its process."""

@@ -101,6 +101,16 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputFolder:
+    """A folder that the scheduler has for a rank, by the SHA-256 and the size of its manifest, and what that says."""
+
+    digest: str
+    size_bytes: int
+    entry_count: int
+    content_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
     """Whose process it is, and what of its machine it has: all else is out of its reach.
 

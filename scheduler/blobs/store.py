@@ -21,6 +21,7 @@ from typing import Any
 from gpufleet.errors import GpufleetError, Reason
 
 from ..state.ids import UserName
+from .folders import Folders
 
 COUNTED_BYTES_MIN = 4_096
 """A file counts as so many bytes at least, as it does on a disk."""
@@ -41,6 +42,7 @@ class BlobLimits:
     user_bytes: int
     user_files: int
     free_bytes: int
+    folder_bytes: int = 2**50
 
 
 @dataclass(slots=True)
@@ -74,12 +76,18 @@ class BlobStore:
         self._blobs: dict[Key, _Blob] = {}
         self._used: dict[UserName, _Used] = {}
         self._turns = [threading.Lock() for _ in range(TURNS)]
+        self.folders = Folders(self.open)
         with _explained("opened", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for key, blob in _stored(folder):
                 known = self._blobs.get(key)
                 if known is None or not known.is_whole:
                     self._note(key, blob)
+
+    @property
+    def folder_bytes_max(self) -> int:
+        """How many bytes the files of a folder may have together."""
+        return self._limits().folder_bytes
 
     def size_of(self, user: UserName, digest: str) -> int | None:
         """The size of a whole file in bytes; None where the user has none."""

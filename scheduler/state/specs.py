@@ -101,6 +101,16 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputFolder:
+    """A folder that goes with a job, by the SHA-256 of its manifest: how many entries and bytes of contents it has."""
+
+    digest: str
+    size_bytes: int
+    entry_count: int
+    content_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a job needs; equal resources are one class of request.
 
@@ -196,7 +206,8 @@ class JobSpec(_ClassCache):
 
     `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
     for none. With `is_requeued_on_timeout` it waits again where its time limit would end it. An empty `cwd` is the
-    folder of its `files`. `secrets` are names of its owner's secrets by the variables that are given them.
+    folder of its `files`, in which the contents of `folder` lie, too. `secrets` are names of its owner's secrets by the
+    variables that are given them.
     """
 
     argv: tuple[str, ...]
@@ -229,6 +240,7 @@ class JobSpec(_ClassCache):
     gpu_choice: GpuChoice | None = None
     files: tuple[InputFile, ...] = ()
     secrets: tuple[tuple[str, SecretName], ...] = ()
+    folder: InputFolder | None = None
 
     @property
     def resources_asked(self) -> Resources:

@@ -13,6 +13,7 @@ from .convert import duration
 from .convert_jobs import share_proto
 from .gpu_choice import VARIABLES, variables_of
 from .input_files import input_files_proto
+from .input_folder import input_folder_proto
 from .limit_rules import limit_signal_proto
 from .output_file import output_path
 from .process_settings import process_settings_proto
@@ -83,6 +84,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         output_file=output_path(command),
         process=process_settings_proto(spec.process),
         files=input_files_proto(spec.files),
+        folder=input_folder_proto(spec.folder),
         secret_variables=[variable for variable, _ in spec.secrets],
     )
 

@@ -22,6 +22,7 @@ from .array_spec import items_of
 from .convert_jobs import CONDITIONS
 from .gpu_choice import gpu_choice_of
 from .input_files import input_files_of
+from .input_folder import input_folder_of
 from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
@@ -114,8 +115,8 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     _check_environment(spec.env, f"{path}.env")
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
     name = _checked_name(spec, path)
-    files = input_files_of(spec, path)
-    if spec.cwd or not files:
+    files, folder = input_files_of(spec, path), input_folder_of(spec, path)
+    if spec.cwd or not (files or folder):
         _check_folder(spec.cwd, f"{path}.cwd", "give --cwd an absolute path")
     time_limit = optional_span(spec, "time_limit", path, least=1)
     grace = optional_span(spec, "grace", path)
@@ -175,6 +176,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             process=process_settings_of(spec, path),
             gpu_choice=gpu_choice_of(spec, path),
             files=files,
+            folder=folder,
             secrets=secrets_of(spec, path),
         ),
         band=band,

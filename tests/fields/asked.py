@@ -17,6 +17,7 @@ from cli.submitting.job_options import JobOptions
 from cli.submitting.job_spec import spec_of
 from scheduler.api.jobs.submitting import SubmitCalls
 from scheduler.api.roles import Caller, _caller
+from scheduler.blobs.folders import Contents
 from scheduler.core.jobs import on_jobs_submitted
 from scheduler.state.access import Role, Secret
 from scheduler.state.ids import JobId, SecretName, TokenId, UserName
@@ -59,6 +60,10 @@ VALUES: Values = {
     "files.path": "data/train.csv",
     "files.digest": "ab" * 32,
     "files.size_bytes": 5,
+    "folder.digest": "ef" * 32,
+    "folder.size_bytes": 90,
+    "folder.entry_count": 3,
+    "folder.content_bytes": 70,
     "process.rlimits.name": "CORE",
     "process.rlimits.soft": 150,
     "process.rlimits.hard": 300,
@@ -70,6 +75,12 @@ PINS: Values = {"pins.node": "n1", "pins.device_indices": [0, 1]}
 AFTER: Values = {"after.job_id": 1, "after.condition": job_pb2.DEPENDENCY_CONDITION_OK}
 RLIMIT: Values = {"process.rlimits.name": "NOFILE", "process.rlimits.soft": 100, "process.rlimits.hard": 200}
 FILE: Values = {"files.path": "a.csv", "files.digest": "cd" * 32}
+UPLOADED: Values = {
+    "folder.digest": "12" * 32,
+    "folder.size_bytes": 80,
+    "folder.entry_count": 2,
+    "folder.content_bytes": 60,
+}
 SIGNAL: Values = {"limit_signal.signal": 10, "time_limit": timedelta(minutes=10)}
 NEEDS: Needs = {
     "devices.per_node_count": GPUS,
@@ -96,6 +107,10 @@ NEEDS: Needs = {
     "files.digest": FILE,
     "files.size_bytes": FILE,
     "files.is_executable": FILE,
+    "folder.digest": UPLOADED,
+    "folder.size_bytes": UPLOADED,
+    "folder.entry_count": UPLOADED,
+    "folder.content_bytes": UPLOADED,
     "process.rlimits.name": RLIMIT,
     "process.rlimits.soft": RLIMIT,
     "process.rlimits.hard": RLIMIT,
@@ -138,6 +153,7 @@ TYPED: dict[str, Any] = {
     "rlimit": ["NOFILE=100:200"],
     "secret": ["hf=TOKEN"],
     "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv"],
+    "upload": f"sha256:{'ef' * 32}:90:3:70",
 }
 """Where not anything will do: what each option is given."""
 
@@ -210,7 +226,14 @@ async def job_of(spec: job_pb2.JobSpec) -> Job:
     calls.engine = SimpleNamespace(view=state, now=lambda: fleet().now)
     calls.known_specs = None
     sizes = {each.digest: each.size_bytes for each in spec.files}
-    calls.blobs = SimpleNamespace(keep=lambda wanted: None, size_of=lambda user, digest: sizes[digest])
+    sizes[spec.folder.digest] = spec.folder.size_bytes
+    contents = Contents({}, spec.folder.entry_count, spec.folder.content_bytes)
+    calls.blobs = SimpleNamespace(
+        keep=lambda wanted: None,
+        size_of=lambda user, digest: sizes[digest],
+        folder_bytes_max=2**40,
+        folders=SimpleNamespace(contents=lambda user, digest: contents, clash_with=lambda user, digest, files: None),
+    )
     calls._outcome = _ended_well
     _caller.set(Caller(UserName("ada"), Role.ADMIN, TokenId("t")))
     submitted, _ = await calls._submitted(scheduler_pb2.SubmitRequest(specs=[spec]), "")

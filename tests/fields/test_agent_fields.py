@@ -19,7 +19,7 @@ from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import wire
 from node_agent.control_groups.finding import GroupFacts
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
-from node_agent.core.launch import ControlGroup, Isolation, Launch
+from node_agent.core.launch import ControlGroup, InputFolder, Isolation, Launch
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
 from node_agent.launch import Launcher
@@ -161,6 +161,9 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         "secret_variables": "what the agent itself keeps out of what it writes down",
         **dict.fromkeys(
             ("files.path", "files.digest", "files.size_bytes", "files.is_executable"), "the agent lays them out itself"
+        ),
+        **dict.fromkeys(
+            ("folder?", *(f"folder.{each.name}" for each in fields(InputFolder))), "the agent lays it out itself"
         ),
     }
     assert not unsaid(completed, LaunchAttempt, exceptions=exceptions)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"C\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"4\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"e\n\x0e\x46olderManifest\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.gpufleet.v1.FolderChunk\"t\n\x0b\x46olderEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\ris_executable\x18\x03 \x01(\x08\x12\x13\n\x0blink_target\x18\x04 \x01(\t\x12\x17\n\x0fis_empty_folder\x18\x05 \x01(\x08\"1\n\x0b\x46olderChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"C\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"4\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,8 +43,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DOWNLOADBLOBREQUEST']._serialized_end=343
   _globals['_DOWNLOADBLOBRESPONSE']._serialized_start=345
   _globals['_DOWNLOADBLOBRESPONSE']._serialized_end=417
-  _globals['_DOWNLOADFILEREQUEST']._serialized_start=419
-  _globals['_DOWNLOADFILEREQUEST']._serialized_end=486
-  _globals['_DOWNLOADFILERESPONSE']._serialized_start=488
-  _globals['_DOWNLOADFILERESPONSE']._serialized_end=540
+  _globals['_FOLDERMANIFEST']._serialized_start=419
+  _globals['_FOLDERMANIFEST']._serialized_end=520
+  _globals['_FOLDERENTRY']._serialized_start=522
+  _globals['_FOLDERENTRY']._serialized_end=638
+  _globals['_FOLDERCHUNK']._serialized_start=640
+  _globals['_FOLDERCHUNK']._serialized_end=689
+  _globals['_DOWNLOADFILEREQUEST']._serialized_start=691
+  _globals['_DOWNLOADFILEREQUEST']._serialized_end=758
+  _globals['_DOWNLOADFILERESPONSE']._serialized_start=760
+  _globals['_DOWNLOADFILERESPONSE']._serialized_end=812
 # @@protoc_insertion_point(module_scope)

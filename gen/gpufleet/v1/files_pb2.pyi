@@ -189,6 +189,107 @@ class DownloadBlobResponse(_message.Message):
 Global___DownloadBlobResponse: _TypeAlias = DownloadBlobResponse  # noqa: Y015
 
 @_typing.final
+class FolderManifest(_message.Message):
+    """FolderManifest says what is in a folder that goes with a job (see InputFolder). It is uploaded as a file is, in the binary
+    format, fields in the order of their numbers and nothing else in it; 16 MiB at most.
+
+    The contents of its files, in the order of the entries and with nothing between them, are cut into chunks, each of them
+    uploaded as a file. So many small files travel as one, and of a folder that changed only the chunks do that are new.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    CHUNKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderEntry]:
+        """What is in it, by path in the order of their bytes, each once; 100,000 at most."""
+
+    @_builtins.property
+    def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderChunk]:
+        """The contents of all files, one behind the other; as many bytes as the files have together. 100,000 chunks at most."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___FolderEntry] | None = ...,
+        chunks: _abc.Iterable[Global___FolderChunk] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FolderManifest: _TypeAlias = FolderManifest  # noqa: Y015
+
+@_typing.final
+class FolderEntry(_message.Message):
+    """FolderEntry is a file, a symbolic link or an empty folder. Folders that hold something follow from its path."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    IS_EXECUTABLE_FIELD_NUMBER: _builtins.int
+    LINK_TARGET_FIELD_NUMBER: _builtins.int
+    IS_EMPTY_FOLDER_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Where it lies in the folder: as the path of an InputFile."""
+    size_bytes: _builtins.int
+    """Size in bytes of a file."""
+    is_executable: _builtins.bool
+    """Whether a file is a program."""
+    link_target: _builtins.str
+    """Set for a symbolic link: what it leads to, relative to where it lies. That is another entry or folder of the manifest,
+    and no link is on the way to it.
+    """
+    is_empty_folder: _builtins.bool
+    """Whether it is a folder in which there is nothing."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        is_executable: _builtins.bool = ...,
+        link_target: _builtins.str = ...,
+        is_empty_folder: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_empty_folder", b"is_empty_folder", "is_executable", b"is_executable", "link_target", b"link_target", "path", b"path", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FolderEntry: _TypeAlias = FolderEntry  # noqa: Y015
+
+@_typing.final
+class FolderChunk(_message.Message):
+    """FolderChunk is a part of the contents of a folder's files."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """SHA-256 of its bytes: 32 of them."""
+    size_bytes: _builtins.int
+    """Its size in bytes, 1 to 8 MiB."""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FolderChunk: _TypeAlias = FolderChunk  # noqa: Y015
+
+@_typing.final
 class DownloadFileRequest(_message.Message):
     """DownloadFileRequest names a file of a job."""
 

@@ -634,6 +634,40 @@ class InputFile(_message.Message):
 Global___InputFile: _TypeAlias = InputFile  # noqa: Y015
 
 @_typing.final
+class InputFolder(_message.Message):
+    """InputFolder is a folder that goes with a job, by its manifest: see FolderManifest. Each rank gets a copy of its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    ENTRY_COUNT_FIELD_NUMBER: _builtins.int
+    CONTENT_BYTES_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """SHA-256 of the manifest, in lower-case hexadecimal. The submitter has uploaded it, and every chunk that it names."""
+    size_bytes: _builtins.int
+    """Size of the manifest in bytes."""
+    entry_count: _builtins.int
+    """How many files there are in the folder, links and empty folders among them."""
+    content_bytes: _builtins.int
+    """How many bytes the files have together."""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        entry_count: _builtins.int = ...,
+        content_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "digest", b"digest", "entry_count", b"entry_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputFolder: _TypeAlias = InputFolder  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """JobSpec is all that a user asks for."""
 
@@ -765,6 +799,7 @@ class JobSpec(_message.Message):
     CPU_ARGV_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -931,6 +966,10 @@ class JobSpec(_message.Message):
         too, and does not begin with GPUFLEET_ or GPUCTL_.
         """
 
+    @_builtins.property
+    def folder(self) -> Global___InputFolder:
+        """A folder that goes with it, whose files lie beside `files`, in the same folder of the attempt alone; absent for none."""
+
     def __init__(
         self,
         *,
@@ -980,10 +1019,11 @@ class JobSpec(_message.Message):
         cpu_argv: _abc.Iterable[_builtins.str] | None = ...,
         files: _abc.Iterable[Global___InputFile] | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        folder: Global___InputFolder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "files", b"files", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -955,6 +955,7 @@ class Launch(_message.Message):
     OUTPUT_FILE_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
     SECRET_VARIABLES_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
@@ -1045,6 +1046,10 @@ class Launch(_message.Message):
         """
 
     @_builtins.property
+    def folder(self) -> _job_pb2.InputFolder:
+        """A folder whose files lie there, too; absent for none."""
+
+    @_builtins.property
     def secret_variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the variables in env that hold secrets. Their values are for the process alone: nothing writes them down, and
         what is told of the attempt by a command is told without them.
@@ -1078,11 +1083,12 @@ class Launch(_message.Message):
         output_file: _builtins.str = ...,
         process: _job_pb2.ProcessSettings | None = ...,
         files: _abc.Iterable[_job_pb2.InputFile] | None = ...,
+        folder: _job_pb2.InputFolder | None = ...,
         secret_variables: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

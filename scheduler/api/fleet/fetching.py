@@ -8,13 +8,16 @@ from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import is_digest
+from gpufleet.jobs.folders import ManifestError
 
 from ...blobs.reading import pieces_from
 from ...blobs.store import BlobStore
 from ...state.durable import Durable
-from ...state.ids import UserName
+from ...state.jobs import Job
 from ...wire.convert import rank_key
 from ...wire.validate import node_name
+
+OWN_STEP = "Nothing: a node fetches the files of its own attempts alone."
 
 
 async def pieces_of(
@@ -23,7 +26,14 @@ async def pieces_of(
     """The bytes from the offset on. Errors: PERMISSION_DENIED, FILE_NOT_UPLOADED, OFFSET_OUT_OF_RANGE."""
     if not is_digest(request.digest):
         raise invalid("digest", "is not a SHA-256 in lower-case hexadecimal", next_step="name a file of the launch")
-    owner = owner_of(durable, request)
+    job = job_of(durable, request)
+    if not await asyncio.to_thread(_is_named, blobs, job, request.digest):
+        raise GpufleetError(
+            Reason.PERMISSION_DENIED,
+            f"no attempt that is placed on node {request.node} names this file",
+            next_step=OWN_STEP,
+        )
+    owner = job.user
     descriptor = await asyncio.to_thread(blobs.open, owner, request.digest)
     if descriptor is None:
         raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {request.digest} of {owner} is not stored any more")
@@ -32,16 +42,25 @@ async def pieces_of(
             yield pb.FetchBlobResponse(data=data, offset=offset)
 
 
-def owner_of(durable: Durable, request: pb.FetchBlobRequest) -> UserName:
-    """Whose file it is, if an attempt that is placed on the node now names it."""
+def job_of(durable: Durable, request: pb.FetchBlobRequest) -> Job:
+    """The job that the file is for, if an attempt of it is placed on the node now. Errors: PERMISSION_DENIED."""
     name, key = node_name(request.node), rank_key(request.key)
     node, job = durable.nodes.get(name), durable.jobs.get(key.job)
     is_current = node is not None and node.incarnation == request.incarnation
     is_placed = is_current and key in durable.hold(name).ranks
-    if not is_placed or job is None or all(each.digest != request.digest for each in job.spec.files):
-        raise GpufleetError(
-            Reason.PERMISSION_DENIED,
-            f"no attempt that is placed on node {name} names this file",
-            next_step="Nothing: a node fetches the files of its own attempts alone.",
-        )
-    return job.user
+    if not is_placed or job is None:
+        raise GpufleetError(Reason.PERMISSION_DENIED, f"no such attempt is placed on node {name}", next_step=OWN_STEP)
+    return job
+
+
+def _is_named(blobs: BlobStore, job: Job, digest: str) -> bool:
+    """Whether it is one of the job's files, or belongs to its folder. It may read a manifest."""
+    folder = job.spec.folder
+    if any(each.digest == digest for each in job.spec.files) or (folder is not None and folder.digest == digest):
+        return True
+    if folder is None:
+        return False
+    try:
+        return digest in blobs.folders.contents(job.user, folder.digest).chunks
+    except ManifestError:
+        return False

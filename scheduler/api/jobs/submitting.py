@@ -31,6 +31,7 @@ from .arrays import failed_indices, show_items
 from .bands import band_within, band_word, check_band, default_band
 from .files import missing_files, not_uploaded
 from .finding import JobsFound
+from .folders import check_folders
 from .secrets import check_secrets
 
 
@@ -102,18 +103,26 @@ class SubmitCalls(JobsFound):
     async def _check_files(
         self, specs: Sequence[JobSpec], request: scheduler_pb2.SubmitRequest, field: str = "specs[{}].files[{}]"
     ) -> tuple[str, ...]:
-        """Keep the files that the jobs name; a dry run notes those that are not there.
+        """Keep the files and folders that the jobs name; a dry run notes those that are not there.
 
-        Errors: FILE_NOT_UPLOADED, but for a request that was carried out before.
+        Errors: FILE_NOT_UPLOADED and those of `check_folders`, but for a request that was carried out before.
         """
-        if not any(spec.files for spec in specs):
+        if not any(spec.files or spec.folder for spec in specs):
             return ()
         missing = await asyncio.to_thread(missing_files, self.blobs, caller().user, specs)
-        if not missing or (caller().user, request.request_id) in self.engine.view.durable.requests:
+        if (caller().user, request.request_id) in self.engine.view.durable.requests:
             return ()
-        if request.dry_run:
-            return (f"{len(missing):,} of its files are not uploaded yet",)
-        raise not_uploaded(missing, field)
+        if missing and not request.dry_run:
+            raise not_uploaded(missing, field)
+        notes = (f"{len(missing):,} of its files are not uploaded yet",) if missing else ()
+        where = field.partition(".")[0] + ".folder" if "." in field else field
+        try:
+            await asyncio.to_thread(check_folders, self.blobs, caller().user, specs, where)
+        except GpufleetError as problem:
+            if not request.dry_run or problem.reason is not Reason.FILE_NOT_UPLOADED:
+                raise
+            return (*notes, "its folder is not uploaded yet")
+        return notes
 
     def _bands_of(self, request: scheduler_pb2.SubmitRequest, jobs: list[CheckedSpec]) -> tuple[Band, ...]:
         """The bands that are asked for. Errors: BAND_REFUSED, but for a request that was carried out before."""

@@ -347,6 +347,22 @@ export interface InputFile {
   readonly is_executable: boolean;
 }
 
+/**
+ * InputFolder is a folder that goes with a job, by its manifest: see FolderManifest. Each rank gets a copy of its own.
+ */
+export interface InputFolder {
+  /**
+   * SHA-256 of the manifest, in lower-case hexadecimal. The submitter has uploaded it, and every chunk that it names.
+   */
+  readonly digest: string;
+  /** Size of the manifest in bytes. */
+  readonly size_bytes: Int64;
+  /** How many files there are in the folder, links and empty folders among them. */
+  readonly entry_count: Int64;
+  /** How many bytes the files have together. */
+  readonly content_bytes: Int64;
+}
+
 /** JobSpec is all that a user asks for. */
 export interface JobSpec {
   /** The program and its arguments; at least one, and 2 MB in all at most. */
@@ -486,6 +502,11 @@ export interface JobSpec {
    * env, too, and does not begin with GPUFLEET_ or GPUCTL_.
    */
   readonly secrets: Readonly<Record<string, string>>;
+  /**
+   * A folder that goes with it, whose files lie beside `files`, in the same folder of the attempt alone; absent for
+   * none.
+   */
+  readonly folder?: InputFolder;
 }
 
 /** ExitStatus is how a process ended. */

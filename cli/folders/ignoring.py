@@ -1,0 +1,121 @@
+"""What of a folder stays here: .gpufleetignore, then .gitignore, then what never is of use elsewhere.
+
+Of each kind of file the one that lies deepest counts first, and of the lines of a file the last that fits, as git has
+it. What .gpufleetignore says goes before whatever any .gitignore says, so that `!data/` takes along what is not in git.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from gpufleet.errors import GpufleetError, Reason
+
+OWN_FILE = ".gpufleetignore"
+GIT_FILE = ".gitignore"
+IGNORE_BYTES_MAX = 1_000_000
+NEVER = frozenset({".git", ".hg", ".svn", ".jj"})
+"""Histories: not even .gpufleetignore takes them along."""
+BY_DEFAULT = NEVER | {
+    ".venv",
+    "venv",
+    "virtualenv",
+    "node_modules",
+    "__pycache__",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".tox",
+    ".nox",
+    ".ipynb_checkpoints",
+    ".DS_Store",
+}
+"""Environments, and what tools make by themselves. `!name` in .gpufleetignore takes one along."""
+MARKS_OF_ENVIRONMENTS = frozenset({"pyvenv.cfg", "conda-meta"})
+"""A folder that has one of these in it is an environment, whatever it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """The lines of one file; its folder's path from the top ends with a slash, or is empty."""
+
+    base: str
+    spec: GitIgnoreSpec
+
+    def verdict(self, path: str) -> bool | None:
+        """True where it is left out, False where a line with ! takes it along, None where nothing is said."""
+        return self.spec.check_file(path[len(self.base) :]).include
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What counts in a folder. `prefix` leads from the top of its repository, if it is in one, to what is uploaded."""
+
+    prefix: str = ""
+    own: tuple[_Level, ...] = ()
+    gits: tuple[_Level, ...] = ()
+
+    def inside(self, folder: Path, path: str, names: frozenset[str]) -> Rules:
+        """The rules in this folder, whose path is `path`; `names` are what is in it."""
+        base = self.prefix + (f"{path}/" if path else "")
+        own = _level(folder / OWN_FILE, base) if OWN_FILE in names else None
+        git = _level(folder / GIT_FILE, base) if GIT_FILE in names else None
+        if own is None and git is None:
+            return self
+        return Rules(self.prefix, (own, *self.own) if own else self.own, (git, *self.gits) if git else self.gits)
+
+    def leaves_out(self, path: str, name: str, *, is_folder: bool) -> bool:
+        """Whether it stays here."""
+        if name in NEVER:
+            return True
+        asked = f"{self.prefix}{path}/" if is_folder else f"{self.prefix}{path}"
+        for level in self.own:
+            if (verdict := level.verdict(asked)) is not None:
+                return verdict
+        if name in BY_DEFAULT:
+            return True
+        for level in self.gits:
+            if (verdict := level.verdict(asked)) is not None:
+                return verdict
+        return False
+
+    def takes_along(self, path: str) -> bool:
+        """Whether .gpufleetignore says that this folder goes along, though it looks like an environment."""
+        verdicts = (level.verdict(f"{self.prefix}{path}/") for level in self.own)
+        return next((each for each in verdicts if each is not None), None) is False
+
+
+def rules_above(folder: Path) -> Rules:
+    """What the .gitignore files of the repository say that the folder is in, from above it."""
+    resolved = folder.resolve()
+    top = next((each for each in (resolved, *resolved.parents) if (each / ".git").exists()), resolved)
+    inner = resolved.relative_to(top).parts
+    gits: tuple[_Level, ...] = ()
+    for depth in range(len(inner)):
+        above = top.joinpath(*inner[:depth])
+        if (above / GIT_FILE).is_file():
+            gits = (_level(above / GIT_FILE, "".join(f"{part}/" for part in inner[:depth])), *gits)
+    prefix = "".join(f"{part}/" for part in inner)
+    if any(level.verdict(prefix) for level in gits):
+        gits = ()  # somebody named a folder that is not in git: then it is meant
+    return Rules(prefix, (), gits)
+
+
+def _level(file: Path, base: str) -> _Level:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(IGNORE_BYTES_MAX + 1)
+        if len(data) > IGNORE_BYTES_MAX:
+            raise GpufleetError(Reason.FILE_TOO_LARGE, f"{file} has more than {IGNORE_BYTES_MAX:,} bytes")
+        return _Level(base, GitIgnoreSpec.from_lines(data.decode().splitlines()))
+    except OSError as problem:
+        why = f"cannot be read: {problem.strerror}"
+    except ValueError as problem:  # a line that is no pattern, or no UTF-8
+        why = f"holds a line that is no pattern: {problem}"
+    raise GpufleetError(
+        Reason.CONFIG_INVALID,
+        f"{str(file)!a} {why}",
+        next_step="Correct it: what it says decides what goes along. Its lines are as in .gitignore.",
+    )

@@ -1,0 +1,75 @@
+"""The manifests of folders that jobs name: which chunks they need. What was read of one lately is kept."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.jobs.folders import MANIFEST_BYTES_MAX, Folder, ManifestError, folder_of, folders_above
+
+from ..state.ids import UserName
+from ..state.specs import InputFile
+
+CHUNKS_KEPT_MAX = 200_000
+"""Of all manifests that are kept together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a manifest asks for: the size of each chunk by its digest, how many entries, how many bytes in all."""
+
+    chunks: Mapping[str, int]
+    entry_count: int
+    content_bytes: int
+
+
+class Folders:
+    """Reads manifests with `open_blob`. Every method may be called from any thread."""
+
+    def __init__(self, open_blob: Callable[[UserName, str], int | None]) -> None:
+        self._open = open_blob
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[UserName, str], Contents] = OrderedDict()
+        self._chunks = 0
+
+    def contents(self, user: UserName, digest: str) -> Contents:
+        """What a user's manifest asks for. Raises ManifestError, and FILE_NOT_UPLOADED where it is not stored."""
+        with self._lock:
+            if (known := self._known.get((user, digest))) is not None:
+                self._known.move_to_end((user, digest))
+                return known
+        folder = self._read(user, digest)
+        sizes = {each.digest: each.size_bytes for each in folder.chunks}
+        if any(sizes[each.digest] != each.size_bytes for each in folder.chunks):
+            raise ManifestError("it gives a chunk two sizes")
+        found = Contents(sizes, len(folder.entries), folder.content_bytes)
+        self._keep((user, digest), found)
+        return found
+
+    def clash_with(self, user: UserName, digest: str, files: Iterable[InputFile]) -> str | None:
+        """The path of the first of these files that the folder leaves no room for. Raises as `contents`."""
+        paths = {each.path for each in self._read(user, digest).entries}
+        folders = folders_above(paths)
+        for each in files:
+            if each.path in paths or each.path in folders or folders_above([each.path]) & paths:
+                return each.path
+        return None
+
+    def _read(self, user: UserName, digest: str) -> Folder:
+        descriptor = self._open(user, digest)
+        if descriptor is None:
+            raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"manifest {digest} is not stored for {user}")
+        with os.fdopen(descriptor, "rb") as file:
+            return folder_of(file.read(MANIFEST_BYTES_MAX + 1))
+
+    def _keep(self, key: tuple[UserName, str], contents: Contents) -> None:
+        with self._lock:
+            if key in self._known or len(contents.chunks) > CHUNKS_KEPT_MAX:
+                return
+            self._known[key] = contents
+            self._chunks += len(contents.chunks) + 1
+            while self._chunks > CHUNKS_KEPT_MAX:
+                _, dropped = self._known.popitem(last=False)
+                self._chunks -= len(dropped.chunks) + 1

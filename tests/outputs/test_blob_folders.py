@@ -1,0 +1,75 @@
+"""What is in a folder is kept as long as a job needs the folder, and is dropped with it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.jobs.folders import Chunk, Entry, Folder, ManifestError, manifest_of
+from scheduler.blobs import folders
+from scheduler.blobs.opening import chunks_of, folders_needed_by, needed_by
+from scheduler.blobs.store import BlobLimits, BlobStore
+from tests.outputs.test_blob_store import ANN, BOB, Clock, opened, upload
+
+PARTS = [b"one", b"two", b"one"]
+
+
+def folder(parts: list[bytes] = PARTS) -> bytes:
+    chunks = tuple(Chunk(hashlib.sha256(each).hexdigest(), len(each)) for each in parts)
+    return manifest_of(Folder((Entry("a", size_bytes=sum(map(len, parts))),), chunks))
+
+
+def jobs(*manifests: tuple[Any, bytes]) -> Any:
+    """What is durable, with a job for each of these."""
+    specs = [
+        (user, SimpleNamespace(files=(), folder=SimpleNamespace(digest=hashlib.sha256(each).hexdigest())))
+        for user, each in manifests
+    ]
+    return SimpleNamespace(
+        jobs={number: SimpleNamespace(user=user, spec=spec) for number, (user, spec) in enumerate(specs)}
+    )
+
+
+def test_what_is_in_a_folder_that_a_job_needs_is_never_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0)
+    store = opened(tmp_path, limits)
+    for user in (ANN, BOB):
+        for data in (*PARTS[:2], folder(), b"of no folder"):
+            upload(store, user, data)
+    monkeypatch.setattr(Clock, "now", Clock.now + 1_000)
+    durable = jobs((ANN, folder()), (ANN, b"a manifest that somebody removed"))
+    needed = needed_by(durable) | set(chunks_of(store, folders_needed_by(durable)))
+    assert store.prune(500, needed) == 5
+    assert store.size_of(ANN, hashlib.sha256(b"two").hexdigest()) == 3
+    monkeypatch.setattr(Clock, "now", Clock.now + 2_000)
+    assert store.prune(500, needed_by(jobs())) == 3
+
+
+def test_a_manifest_is_read_once_and_of_many_the_last_ones_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path, BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0))
+    monkeypatch.setattr(folders, "CHUNKS_KEPT_MAX", 5)
+    first, second = upload(store, ANN, folder()), upload(store, ANN, folder([b"x", b"y"]))
+    known = store.folders.contents(ANN, first)
+    assert (known.entry_count, known.content_bytes, sorted(known.chunks.values())) == (1, 9, [3, 3])
+    assert store.folders.contents(ANN, first) is known
+    store.folders.contents(ANN, second)
+    assert store.folders.contents(ANN, first) is not known
+    with pytest.raises(GpufleetError) as caught:
+        store.folders.contents(BOB, first)
+    assert caught.value.reason is Reason.FILE_NOT_UPLOADED
+
+
+def test_a_chunk_of_two_sizes_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    chunks = (Chunk("ab" * 32, 3), Chunk("ab" * 32, 4))
+    digest = upload(store, ANN, manifest_of(Folder((Entry("a", size_bytes=7),), chunks)))
+    with pytest.raises(ManifestError, match="two sizes"):
+        store.folders.contents(ANN, digest)
+    assert isinstance(store, BlobStore)
