@@ -7,6 +7,8 @@ import os
 import pytest
 from gpufleet.v1 import job_pb2
 
+from node_agent.control_groups.files import CONTROLLERS
+from node_agent.control_groups.finding import find_groups
 from tests.e2e.client import Client
 from tests.e2e.files import file, upload
 from tests.e2e.fleet import Fleet
@@ -14,6 +16,7 @@ from tests.e2e.fleet import Fleet
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only an agent that is root runs jobs as other accounts")
 
 RANGE = {"GPUCTL_AGENT_ISOLATION_USERS": "range"}
+LIMIT_BYTES = 64_000_000
 WORDS = b"as uploaded\n"
 PROGRAM = b'#!/bin/sh\ncat words; pwd; id -u; echo $HOME; ls -A "$HOME" /tmp; echo changed > words && cat words\n'
 
@@ -49,3 +52,27 @@ async def test_a_job_with_files_is_its_users_and_reaches_neither_tokens_nor_its_
     assert (await admin.job(running)).state == job_pb2.JOB_STATE_RUNNING
     await admin.cancel(running)
     await admin.wait(running)
+
+
+async def test_a_job_that_takes_more_memory_than_it_reserved_fails_alone_and_says_so(
+    fleet: Fleet, admin: Client
+) -> None:
+    if why := _no_limits():
+        pytest.skip(why)
+    await fleet.add_node("n1", "--cpus", "2", environment=RANGE)
+    bystander = await admin.submit("/bin/sleep", "1000", cwd="/", memory_bytes=LIMIT_BYTES)
+    eater = await admin.submit("/usr/bin/tail", "/dev/zero", cwd="/", memory_bytes=LIMIT_BYTES)
+    job = await admin.wait(eater)
+    assert (job.state, job.exit_reason, job.exit.signal) == (job_pb2.JOB_STATE_FAILED, "OUT_OF_MEMORY", 9)
+    assert "MB at its peak, limit 64MB" in job.exit_message
+    assert (job.attempt_count, job.requeue_count) == (1, 0)
+    assert any("OUT_OF_MEMORY" in sentence for sentence in await admin.story(eater))
+    assert (await admin.job(bystander)).state == job_pb2.JOB_STATE_RUNNING
+    assert (await admin.run("/bin/true", cwd="/", memory_bytes=LIMIT_BYTES)).state == job_pb2.JOB_STATE_SUCCEEDED
+    await admin.cancel(bystander)
+    await admin.wait(bystander)
+
+
+def _no_limits() -> str:
+    facts = find_groups()
+    return "" if facts.controllers == CONTROLLERS else f"no control groups: {facts.why_not}"
