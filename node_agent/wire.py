@@ -141,6 +141,7 @@ def exited_to_proto(
         cpu_seconds=end.cpu_us / 1e6,
         memory_bytes_max=end.max_rss_bytes,
         usage=usage,
+        is_blameless=end.is_blameless,
     )
     if isinstance(end.stop_cause, StopCause):
         report.stop_cause = STOP_CAUSES[end.stop_cause]

@@ -201,12 +201,16 @@ class JobOptions:
     ] = False
     cpus: Annotated[
         int | None,
-        device("--cpus", metavar="N", help="CPUs to reserve on each node, 1 by default; nodes may hold the job to them."),
+        device(
+            "--cpus", metavar="N", help="CPUs to reserve on each node, 1 by default; nodes may hold the job to them."
+        ),
         Sets("cpus", Kind.COUNT, usual=1),
     ] = None
     memory: Annotated[
         str | None,
-        device("--memory", metavar="SIZE", help="Memory of each machine to reserve: 32GB; nodes may hold the job to it."),
+        device(
+            "--memory", metavar="SIZE", help="Memory of each machine to reserve: 32GB; nodes may hold the job to it."
+        ),
         Sets("memory_bytes", Kind.SIZE),
     ] = None
     nodelist: Annotated[

@@ -83,6 +83,14 @@ def fate_of_record(*, keeper_is_alive: bool, is_this_boot: bool, has_end: bool) 
     return RecordFate.ENDED if has_end else RecordFate.KILL
 
 
+def is_blameless(*, is_isolated: bool, lost_count: int) -> bool:
+    """Answer whether an attempt that was lost with its keeper is not to be suspected of having ended that.
+
+    An isolated one cannot reach its keeper; of `lost_count` that were lost together any may have done it.
+    """
+    return is_isolated or lost_count > 1
+
+
 def loss_of(fate: RecordFate) -> LossReason | None:
     """Answer why the end of a recorded attempt is unknown, or None when it is (or will be) known."""
     match fate:

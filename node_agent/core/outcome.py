@@ -75,7 +75,7 @@ class AttemptEnd:
     after the drain. `processes_left`: processes that outlived SIGKILL (a stuck driver, another user's), so
     the node's devices may still be in use. After NODE_REBOOTED no spooled byte is to be trusted. `streams_lost`: what
     these had behind `output_ends` the scheduler's store has lost after the node had deleted it. `shortage`: what it ran
-    out of, if of anything.
+    out of, if of anything. `is_blameless`: it was lost with its keeper, and nothing says that it was its doing.
     """
 
     status: ExitStatus | None
@@ -92,6 +92,7 @@ class AttemptEnd:
     streams_lost: tuple[Stream, ...] = ()
     processes_left: int = 0
     shortage: Shortage | None = None
+    is_blameless: bool = False
 
     @property
     def ran_out_of_memory(self) -> bool:

@@ -10,11 +10,12 @@ import select
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from ..control_groups import kept
-from ..core.adoption import RecordFate, fate_of_record, loss_of
+from ..core.adoption import RecordFate, fate_of_record, is_blameless, loss_of
 from ..core.outcome import AttemptEnd, AttemptView, Offsets
 from ..spool.layout import ends_on_disk
 from . import records
@@ -91,18 +92,25 @@ def _settle_all(
     _end_processes([r for r in orphans if fates[r.key] is RecordFate.KILL], groups, timeout_s)
     for record in orphans:
         shutil.rmtree(state.space(record.key), ignore_errors=True)
-    settled = [_settled(state, record, fates[record.key]) for record in orphans]
+    lost = Counter(record.keeper_id for record in orphans if fates[record.key] is RecordFate.KILL)
+    settled = [_settled(state, record, fates[record.key], lost[record.keeper_id]) for record in orphans]
     return tuple(records.view_of(record, records.phase_of(record), state) for record in settled)
 
 
-def _settled(state: StateDir, record: Record, fate: RecordFate) -> Record:
-    """Write the unknown end of an attempt down, so that it is found out once."""
+def _settled(state: StateDir, record: Record, fate: RecordFate, lost_count: int) -> Record:
+    """Write the unknown end of an attempt down, so that it is found out once. So many were lost with its keeper."""
     loss = loss_of(fate)
     if loss is None or (record.end is not None and record.end.loss is not None):
         return record
     # After a reboot nobody knows which of the spooled bytes had reached the disk.
     ends = ends_on_disk(state.attempt(record.key)) if fate is RecordFate.KILL else Offsets()
-    end = AttemptEnd(status=None, output_ends=ends, started_us=record.started_us, loss=loss)
+    end = AttemptEnd(
+        status=None,
+        output_ends=ends,
+        started_us=record.started_us,
+        loss=loss,
+        is_blameless=fate is RecordFate.KILL and is_blameless(is_isolated=record.is_isolated, lost_count=lost_count),
+    )
     with contextlib.suppress(OSError):  # a full disk: it will be found out again
         records.append(state.attempt(record.key), records.ended_line(end))
     return replace(record, end=end)

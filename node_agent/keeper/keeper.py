@@ -87,7 +87,13 @@ class Keeper:
         refusal = self._refusal_of(launch)
         if refusal is not None:
             return refusal
-        record = records.Record(key=launch.key, keeper_id=self.keeper_id, boot_id=self.boot_id, note=launch.note)
+        record = records.Record(
+            key=launch.key,
+            keeper_id=self.keeper_id,
+            boot_id=self.boot_id,
+            note=launch.note,
+            is_isolated=launch.process.isolation is not None,
+        )
         try:
             directory = records.claim(self._state, self._spares, record)
         except OSError as error:

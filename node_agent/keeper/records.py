@@ -39,6 +39,7 @@ class Record:
     keeper_id: str
     boot_id: str
     note: str
+    is_isolated: bool = False
     pid: int | None = None
     start_ticks: int | None = None
     started_us: int | None = None
@@ -84,8 +85,8 @@ class Spares:
 
 def claim(state: StateDir, spares: Spares, record: Record) -> Path | None:
     """Make the attempt's directory with line 1 in it; None when there is one. OSError when it cannot be."""
-    first = {"key": record.key.name, "keeper_id": record.keeper_id, "boot_id": record.boot_id}
-    first["note"] = record.note
+    first: Json = {"key": record.key.name, "keeper_id": record.keeper_id, "boot_id": record.boot_id}
+    first |= {"note": record.note, "is_isolated": record.is_isolated}
     staging = spares.take()
     directory = state.attempt(record.key)
     try:
@@ -208,6 +209,7 @@ def _read_file(path: Path, name: str) -> Record | None:
             keeper_id=first["keeper_id"],
             boot_id=first["boot_id"],
             note=first["note"],
+            is_isolated=bool(first.get("is_isolated")),
         )
     except (IndexError, *_UNREADABLE):
         return _record_of_a_lost_boot(name)

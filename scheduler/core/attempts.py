@@ -249,6 +249,11 @@ def after_node_loss(state: State, at: Instant, job: Job, ended: EndedAttempt) ->
     losses = job.node_loss_count + 1
     if not job.spec.is_requeueable:
         return _finished(job, ended, Outcome.FAILED, ended.reason, ended.message or "its node was lost")
+    if ended.is_blameless:
+        if job.blameless_loss_count + 1 < state.limits.blameless_losses:
+            return AttemptEnded(at=at, job=job.id, ended=ended)
+        message = f"it was lost with its keeper {state.limits.blameless_losses:,} times and is not tried again"
+        return _finished(job, ended, Outcome.FAILED, ended.reason, message)
     if losses >= (job.spec.blame_limit or state.limits.node_losses):
         message = f"it ended with its node {losses} times and is not tried again"
         return _finished(job, ended, Outcome.FAILED, ended.reason, message)

@@ -10,7 +10,7 @@ from gpufleet.jobs.runs import ExitCode, ExitStatus
 
 from ..policy.revisions import fallback_of, started_revision
 from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, is_steady, may_start_at
-from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, EndedAttempt
+from ..state.attempts import BLAMES_THE_JOB, EndedAttempt
 from ..state.jobs import Finished, Job
 from ..state.records import AttemptEnded, JobFinished, Record
 from ..state.sessions.records import ClaimMissed, ModelFailed, SessionEnded, SessionRequeued, UpdateFailed, WorkerDied
@@ -103,9 +103,9 @@ def _revision_of(model: Model, job: Job) -> Revision | Model | None:
 
 
 def _is_its_own(record: AttemptEnded | JobFinished, ended: EndedAttempt) -> bool:
-    """Whether nobody told it to end: it, or its node, went down."""
+    """Whether nobody told it to end: it, or its node, went down. One that was lost beside others did not do it."""
     if isinstance(record, AttemptEnded):
-        return ended.reason in NODE_LOSS_REASONS
+        return ended.is_node_loss and not ended.is_blameless
     return record.finished.outcome is not Outcome.CANCELLED
 
 

@@ -7,7 +7,7 @@ from typing import assert_never
 from gpufleet.jobs.runs import StopCause
 
 from . import jobs, records
-from .attempts import NODE_LOSS_REASONS, Attempt, EndedAttempt
+from .attempts import Attempt, EndedAttempt
 from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, secret_key, take_out
 from .equal_jobs import EqualJobs
 from .gap import Gap
@@ -105,7 +105,8 @@ def apply(durable: Durable, record: Record) -> None:
                 requeue_count=job.requeue_count + (not is_retry and not record.needs_gpus),
                 retries_used=job.retries_used + is_retry,
                 waits_since=at,
-                node_loss_count=job.node_loss_count + (ended.reason in NODE_LOSS_REASONS),
+                node_loss_count=job.node_loss_count + (ended.is_node_loss and not ended.is_blameless),
+                blameless_loss_count=job.blameless_loss_count + ended.is_blameless,
                 time_out_count=job.time_out_count + has_timed_out,
                 version=job.version + 1,
             )

@@ -34,7 +34,8 @@ class OutputEnd:
 class RankExit:
     """How one rank ended. `exit` is None when nobody knows, or when it never ran. `use` is what was read of it.
 
-    `is_presumed`: nobody saw the end; its node's fence says that it must be over.
+    `is_presumed`: nobody saw the end; its node's fence says that it must be over. `is_blameless`: it was lost with its
+    keeper, and nothing says that the job ended that.
     """
 
     exit: ExitStatus | None
@@ -46,6 +47,7 @@ class RankExit:
     cpu_seconds: float = 0.0
     memory_bytes_max: int = 0
     is_presumed: bool = False
+    is_blameless: bool = False
     use: RankUse | None = None
 
 
@@ -169,6 +171,19 @@ class EndedAttempt:
     def keys(self, job: JobId) -> tuple[RankKey, ...]:
         """The keys of all its ranks, as an attempt of this job."""
         return tuple(RankKey(job, self.number, rank, self.lineage) for rank in range(len(self.ranks)))
+
+    @property
+    def is_node_loss(self) -> bool:
+        """Whether it ended with its node, or what holds it there."""
+        return self.reason in NODE_LOSS_REASONS
+
+    @property
+    def is_blameless(self) -> bool:
+        """Whether it was such a loss, and nothing says that it was the job's doing."""
+        if not self.is_node_loss:
+            return False
+        exit_ = self.ranks[self.deciding_rank].exit
+        return exit_ is not None and exit_.is_blameless
 
 
 NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})

@@ -207,6 +207,7 @@ class Job:
     past: tuple[EndedAttempt, ...] = ()
     requeue_count: int = 0
     node_loss_count: int = 0
+    blameless_loss_count: int = 0
     time_out_count: int = 0
     told_with: JobId | None = None
     eligible_at: Instant | None = None

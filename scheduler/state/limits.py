@@ -78,7 +78,8 @@ class Limits:
     """The numbers of the rules that a configuration may change. A cap of 0 is none.
 
     A waiting job that is older than `age_limit` goes in front of its band; 0: never. `time_outs` is after how many
-    attempts at its time limit a job that is queued again each time ends all the same. `sessions` are the numbers of
+    attempts at its time limit a job that is queued again each time ends all the same, and `blameless_losses` after how
+    many that were lost with a keeper and are nobody's doing. `sessions` are the numbers of
     models for which they are set; those that a person named go before them. `least_awake` is how long a program of an
     exclusive group that has become ready has its GPU before it may be put to sleep for another one of its group.
     With `nodes_await_approval` a node that joins is given no work until a person approves it.
@@ -94,6 +95,7 @@ class Limits:
     sample_age: Span = Span(5 * SECOND)
     node_losses: int = 3
     time_outs: int = 1_000
+    blameless_losses: int = 1_000
     left_out_span: Span = Span(30 * SECOND)
     prepare_span: Span = Span(15 * SECOND)
     gang_start_span: Span = Span(30 * SECOND)

@@ -139,6 +139,7 @@ def rank_exit(exited: node_agent_pb2.AttemptExited) -> RankExit:
         cpu_seconds=exited.cpu_seconds if math.isfinite(exited.cpu_seconds) else 0.0,
         memory_bytes_max=exited.memory_bytes_max,
         use=rank_use(exited.usage) if exited.HasField("usage") else None,
+        is_blameless=exited.is_blameless,
     )
 
 

@@ -415,6 +415,7 @@ class Transcript:
             user_jobs_max=words.integer("user-jobs", self.fleet.limits.user_jobs_max),
             node_losses=words.integer("node-losses", self.fleet.limits.node_losses),
             time_outs=words.integer("time-outs", self.fleet.limits.time_outs),
+            blameless_losses=words.integer("blameless-losses", self.fleet.limits.blameless_losses),
             default_min_memory_bytes=words.memory("min-memory", self.fleet.limits.default_min_memory_bytes),
             routing=GpuRouting(
                 gpu_wait=words.span("gpu-wait") or self.fleet.limits.routing.gpu_wait,

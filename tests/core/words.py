@@ -153,6 +153,7 @@ def exit_of(words: Words, rank: int) -> RankExit:
         stop_cause=cause,
         output_ends=ends_of(words, rank),
         output_is_complete=status is not None,
+        is_blameless=words.switch("blameless"),
     )
 
 

@@ -23,7 +23,10 @@ from scheduler.state.sessions.session import SessionLimits
 from scheduler.state.specs import Band, GpuMode
 from scheduler.state.units import GB, MINUTE, SECOND, Span
 
-NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span", "time_outs"}
+NO_SETTINGS = {
+    *("unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span"),
+    *("time_outs", "blameless_losses"),
+}
 """Numbers of the rules that stay what they are."""
 
 OTHERS = SchedulerSettings(

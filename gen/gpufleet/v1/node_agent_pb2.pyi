@@ -630,6 +630,7 @@ class AttemptExited(_message.Message):
     CPU_SECONDS_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_MAX_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    IS_BLAMELESS_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Stable UPPER_SNAKE reason: EXITED, COMMAND_NOT_FOUND, OUT_OF_MEMORY, EXIT_UNKNOWN …"""
     message: _builtins.str
@@ -644,6 +645,10 @@ class AttemptExited(_message.Message):
     """Processor time used, in seconds."""
     memory_bytes_max: _builtins.int
     """Largest resident memory, in bytes."""
+    is_blameless: _builtins.bool
+    """Whether it was lost with its keeper, and nothing says that the job ended that: others were lost with it, or it could
+    not reach its keeper. Then the loss does not count toward the job's blame_limit.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -673,10 +678,11 @@ class AttemptExited(_message.Message):
         cpu_seconds: _builtins.float = ...,
         memory_bytes_max: _builtins.int = ...,
         usage: Global___AttemptUsage | None = ...,
+        is_blameless: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "key", b"key", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "exit", b"exit", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "stop_cause", b"stop_cause", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "exit", b"exit", "is_blameless", b"is_blameless", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "stop_cause", b"stop_cause", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

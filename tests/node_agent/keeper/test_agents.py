@@ -238,6 +238,18 @@ async def test_when_the_keeper_is_killed_all_its_processes_are_and_a_clean_prefi
     assert whole.startswith(clean)
 
 
+async def test_of_several_that_are_lost_with_a_keeper_none_is_to_blame(node: Node) -> None:
+    agent = await node.open()
+    for jobs in ((1, 2), (3,)):
+        for job in jobs:
+            await agent.start(node.shell(job, "sleep 1000"))
+        agent.note_keepers()
+        os.kill(agent.keeper_pid, signal.SIGKILL)
+        lost = {view.key.job: view.end for view in (await agent.death()).attempts if view.end is not None}
+        told = {int(job): end.is_blameless for job, end in lost.items() if job in jobs}
+        assert told == {job: len(jobs) > 1 for job in jobs}
+
+
 async def test_after_the_keeper_was_killed_another_takes_the_launches_and_the_lost_one_is_never_started_again(
     node: Node,
 ) -> None:

@@ -219,6 +219,7 @@ async def test_when_the_keeper_is_killed_nothing_of_an_isolated_attempt_is_left(
     os.kill(agent.keeper_pid, signal.SIGKILL)
     (lost,) = (await agent.death()).attempts
     assert lost.phase is AttemptPhase.LOST
+    assert lost.end is not None and lost.end.is_blameless, "it could not reach its keeper"
     assert not _running(f"sleep\0{mark}")
     assert not StateDir(node.state_dir).space(view.key).exists()
     agent.note_keepers()
