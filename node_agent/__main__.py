@@ -149,6 +149,7 @@ class _Program:
             credential=self.credential,
             isolating=self.isolating,
             limiting=self.limiting,
+            shared_root=settings.files.shared_root,
             for_workers=lambda: self._for_workers(listens),
             for_jobs=self._for_jobs,
         )

@@ -33,6 +33,7 @@ from .attempts import Attempts
 from .channels import Channels
 from .core.actions import Order
 from .core.commands import (
+    CheckFiles,
     ClearTroubles,
     OpenChannel,
     ReadProgramLog,
@@ -44,8 +45,10 @@ from .core.commands import (
 )
 from .core.delivery import Receipt
 from .core.duties import Duties
+from .core.launch import Isolation
 from .core.outcome import AttemptView
 from .credential import Credential
+from .file_checks import FileChecks
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
 from .isolation import Isolating
@@ -60,6 +63,7 @@ from .machine import Machine
 from .notices import NoticeRecords, Notices
 from .output import OutputSender
 from .program_log import ProgramLog
+from .shared_root import SharedRoot
 from .streams import until_first
 from .usage import UsageRecords, Usages, device_summary
 
@@ -120,6 +124,7 @@ class Node:
     credential: Credential
     isolating: Isolating | None = None
     limiting: Limiting | None = None
+    shared_root: Path | None = None
     for_workers: Callable[[], Mapping[str, str]] = dict
     for_jobs: Callable[[Address], Mapping[str, str]] = lambda address: {}
 
@@ -137,8 +142,9 @@ class NodeAgent:
         self._keeping = Keeping(keepers, self._duties.inventory)
         self._output = OutputSender(node.name, identity.incarnation, self._keeping)
         self._address = node.addresses[0]
+        self._root = SharedRoot(node.shared_root, self._account_of, self.renew)
         self._files = JobFiles(
-            node.name, identity.incarnation, folder.path / FILES_FOLDER, lambda: node.tuning().cache_bytes
+            node.name, identity.incarnation, folder.path / FILES_FOLDER, lambda: node.tuning().cache_bytes, self._root
         )
         self._launcher = Launcher(
             node.machine,
@@ -151,6 +157,9 @@ class NodeAgent:
             node.limiting,
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
+        self._file_checks = FileChecks(
+            node.name, identity.incarnation, self._root, lambda answer: self._heartbeats.say(files_checked=answer)
+        )
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
         self._notices = Notices(
             node.name, NoticeRecords(folder.path / NOTICES_FOLDER), lambda: node.tuning().notifies_local
@@ -189,10 +198,17 @@ class NodeAgent:
 
     async def run(self) -> None:
         """Be the agent until cancelled; raises what makes going on impossible."""
+        await self._root.look()
         self._attempts.adopt(await self._keepers.inventory())
         sweeping = asyncio.create_task(self._files.sweep([entry.key for entry in self._duties.inventory]))
         try:
-            await until_first(self._link.run(), self._keeping.run(), self._keeping.tell_keepers(), self._usages.run())
+            await until_first(
+                self._link.run(),
+                self._keeping.run(),
+                self._keeping.tell_keepers(),
+                self._usages.run(),
+                self._root.run(),
+            )
         finally:
             sweeping.cancel()
             if self._refreshing is not None:
@@ -215,7 +231,7 @@ class NodeAgent:
     def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
         """Everything that the node knows."""
         return wire.inventory_to_proto(
-            self._duties.inventory, self._boot_id, self._node.info(), now_us, self._usages.of
+            self._duties.inventory, self._boot_id, self._info(), now_us, self._usages.of, self._files.runs_of
         )
 
     def beat(self) -> node_agent_pb2.Beat:
@@ -251,6 +267,8 @@ class NodeAgent:
                 self._refresh(command.device_uuids or tuple(self._node.machine.devices))
             case ReadProgramLog():
                 self._program_log.carry_out(command)
+            case CheckFiles():
+                self._file_checks.carry_out(command)
             case SetLogLevel():
                 self._set_log_level(command.level)
             case OpenChannel():
@@ -287,11 +305,22 @@ class NodeAgent:
             agent_id=self._identity.agent_id,
             incarnation=self._identity.incarnation,
             boot_id=self._boot_id,
-            info=self._node.info(),
+            info=self._info(),
             protocol_version=PROTOCOL_VERSION,
             takes_credential=True,
             knows_lineages=True,
         )
+
+    def _info(self) -> node_pb2.NodeInfo:
+        info, told = self._node.info(), self._root.told
+        if self._root.folder is not None:
+            info.shared_root_folder = str(self._root.folder)
+            info.shared_root, info.shared_root_problem = told.id, told.problem
+        return info
+
+    def _account_of(self, user: str) -> Isolation | None:
+        isolating = self._node.isolating
+        return None if isolating is None else isolating.of(user, (), "")[1]
 
     def _note_state(self, address: Address, state: str, error: GpufleetError | None) -> None:
         """Leave word for the doctor of this machine; that it cannot be written harms nothing else."""
@@ -330,6 +359,7 @@ class NodeAgent:
                 self._hold_output(stub),
                 self._channels.hold(stub),
                 self._files.hold(stub),
+                self._file_checks.hold(stub),
             )
         finally:
             await self._program_log.close()

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from gpufleet.v1 import node_agent_pb2
 
 from gpufleet.devices.device import DeviceSample
-from gpufleet.jobs.runs import RankKey
+from gpufleet.jobs.runs import FileRun, RankKey
 from gpufleet.telemetry.spans import Telemetry
 
 from . import wire
@@ -176,7 +176,8 @@ class Attempts:
 
     async def _laid_out(self, command: LaunchAttempt) -> Refusal | None:
         """Fetch and place its files. It is cancelled by GiveUpFiles."""
-        fetch = asyncio.create_task(self._files.lay_out(command.key, command.files, command.folder))
+        laying_out = self._files.lay_out(command.key, command.files, command.folder, user=command.user)
+        fetch = asyncio.create_task(laying_out)
         self._fetching[command.key] = fetch
         try:
             await asyncio.wait({fetch})
@@ -302,7 +303,7 @@ class Attempts:
                 left = report.view.end.processes_left
                 _log.error("attempt %s has ended and %d of its processes outlive SIGKILL", report.view.key, left)
             usage = self._usages.of(report.view.key) if isinstance(report, EndReport) else None
-            self._report(report_of(report, usage))
+            self._report(report_of(report, usage, self._files.runs_of))
 
 
 def _not_begun(key: RankKey, problem: Exception) -> Refusal:
@@ -328,11 +329,17 @@ def sentence_of(report: AttemptReport | Prepared) -> str:
             assert_never(report)
 
 
-def report_of(report: AttemptReport | Prepared, usage: node_agent_pb2.AttemptUsage | None = None) -> Report:
-    """The message of a report; its ages count from when it is sent. `usage` goes with an end."""
+def report_of(
+    report: AttemptReport | Prepared,
+    usage: node_agent_pb2.AttemptUsage | None = None,
+    runs_of: Callable[[RankKey], tuple[FileRun, ...]] = lambda key: (),
+) -> Report:
+    """The message of a report; its ages count from when it is sent. `usage` goes with an end, how files came with a
+    start."""
     match report:
         case StartReport(view=view):
-            return lambda now_us: {"attempt_started": wire.started_to_proto(view, now_us)}
+            runs = runs_of(view.key)
+            return lambda now_us: {"attempt_started": wire.started_to_proto(view, now_us, runs)}
         case EndReport(view=view):
             return lambda now_us: {"attempt_exited": wire.exited_to_proto(view, usage)}
         case SpoolReport(view=view):

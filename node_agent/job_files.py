@@ -2,10 +2,14 @@
 
     DATA/files/cache/DIGEST[.part]         what was fetched; the least recently used goes first
     DATA/files/attempts/JOB.ATTEMPT.RANK/  what a rank has; removed when the attempt is forgotten
+    DATA/files/ways/JOB.ATTEMPT.RANK       how each of them came
     DATA/files/removed/                    what is being removed
 
 A rank never sees the cache: it gets a copy, which shares its blocks where the file system can (FICLONE). So whatever
 gives way in the cache, no job misses it.
+
+What lies in the folder that the node shares is read there, each time and by the rights of the job's user, and never
+kept for others: that somebody knows what a file holds does not say that he may have it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,14 +33,16 @@ import grpc.aio
 from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.whole_file import replace_file
 from gpufleet.jobs.files import clash_among, is_digest, trouble_with_path
 from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.run_protos import key_to_proto
-from gpufleet.jobs.runs import RankKey
+from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 from gpufleet.net.status import from_rpc_error
 
 from .core.launch import InputFile, InputFolder, Refusal, RefusalReason
 from .job_folders import lay_out_folder
+from .shared_root import FICLONE, NotRead, SharedRoot
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -49,8 +56,6 @@ RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.2, 5.0
 FETCHES_MAX = 4
 """Files that come at the same time."""
 MISMATCHES_MAX = 2
-FICLONE = 0x40049409
-"""ioctl_ficlone(2): let a file share the blocks of another one."""
 NEVER_WITHOUT_ANOTHER_LAUNCH = frozenset({Reason.PERMISSION_DENIED, Reason.NOT_BUILT, Reason.METHOD_UNKNOWN})
 
 
@@ -65,10 +70,19 @@ class NotHad(Exception):
 class JobFiles:
     """The files of this node's ranks. `hold` as long as there is a connection."""
 
-    def __init__(self, node: str, incarnation: int, folder: Path, cache_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        folder: Path,
+        cache_bytes: Callable[[], int],
+        root: SharedRoot | None = None,
+    ) -> None:
         self._node = node
         self._incarnation = incarnation
         self._cache, self._attempts, self._removed = folder / "cache", folder / "attempts", folder / "removed"
+        self._ways = folder / "ways"
+        self._root = root
         self._cache_bytes = cache_bytes
         self._stub: NodeAgentAsyncStub | None = None
         self._is_connected = asyncio.Event()
@@ -103,10 +117,20 @@ class JobFiles:
         """Whether a file is not in the cache."""
         return not (self._cache / digest).exists()
 
+    def runs_of(self, key: RankKey) -> tuple[FileRun, ...]:
+        """How the files of a rank came; empty where it has none, or nobody knows."""
+        try:
+            return runs_from((self._ways / key.name).read_text("ascii"))
+        except (OSError, ValueError):
+            return ()
+
     async def lay_out(
-        self, key: RankKey, files: Iterable[InputFile], folder: InputFolder | None = None
+        self, key: RankKey, files: Iterable[InputFile], folder: InputFolder | None = None, *, user: str = ""
     ) -> Refusal | None:
-        """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there."""
+        """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there.
+
+        Errors: AccountUnusable, where a file is to be read by the rights of a user who has no account here.
+        """
         wanted = tuple(files)
         if why := _wrong_with(wanted):
             return Refusal(RefusalReason.BAD_REQUEST, why)
@@ -115,10 +139,8 @@ class JobFiles:
             self.folder_of(key).mkdir(mode=0o700, parents=True)
             if folder is not None:
                 await lay_out_folder(self, key, folder, self.folder_of(key))
-            for file in wanted:
-                async with self._turn(file.digest):
-                    cached = await self._had(key, file)
-                    await asyncio.to_thread(_place, cached, self.folder_of(key), file)
+            ways = [await self._laid_out(key, file, user) for file in wanted]
+            await asyncio.to_thread(self._note_ways, key, ways)
             await asyncio.to_thread(self._make_room, 0)
         except NotHad as problem:
             return problem.refusal
@@ -128,9 +150,44 @@ class JobFiles:
             return Refusal(RefusalReason.FILES_UNAVAILABLE, f"the job's files cannot be written here: {problem}")
         return None
 
+    async def _laid_out(self, key: RankKey, file: InputFile, user: str) -> FileWay:
+        """Place one file; which way it came. Errors: NotHad, AccountUnusable, OSError."""
+        problem: NotRead | None = None
+        async with self._turn(file.digest):
+            is_cached = not file.is_only_shared and (self._cache / file.digest).exists()
+            if file.shared_path and self._root is not None and not is_cached:
+                problem = await self._read_in_root(self._root, key, file, user)
+                if problem is None:
+                    return FileWay.SHARED_ROOT
+                _log.warning("%s cannot be read in the shared folder: it %s", file.shared_path, problem)
+            if file.is_only_shared:
+                raise _not_had(file, problem)
+            cached = await self._had(key, file)
+            await asyncio.to_thread(_place, cached, self.folder_of(key), file)
+        return FileWay.CACHE if is_cached else FileWay.WIRE
+
+    async def _read_in_root(self, root: SharedRoot, key: RankKey, file: InputFile, user: str) -> NotRead | None:
+        """Place a copy of what lies in the shared folder; why that is not possible."""
+        target = self.folder_of(key) / file.path
+        descriptor = await asyncio.to_thread(_new_file, target, file)
+        try:
+            await root.copy(file, user, descriptor)
+        except NotRead as problem:
+            await asyncio.to_thread(target.unlink)
+            return problem
+        finally:
+            os.close(descriptor)
+        return None
+
+    def _note_ways(self, key: RankKey, ways: list[FileWay]) -> None:
+        self._ways.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(self._ways / key.name, text_of(ways).encode(), is_synced=False)
+
     async def remove(self, key: RankKey) -> None:
         """Remove a rank's files, whatever it has made of them; it is under another name at once."""
         gone = self._removed / uuid.uuid4().hex
+        with suppress(OSError):
+            (self._ways / key.name).unlink(missing_ok=True)
         try:
             if not self.folder_of(key).exists():
                 return
@@ -149,6 +206,10 @@ class JobFiles:
                 if folder not in kept:
                     self._removed.mkdir(mode=0o700, parents=True, exist_ok=True)
                     folder.rename(self._removed / uuid.uuid4().hex)
+        with suppress(FileNotFoundError):
+            for note in tuple(self._ways.iterdir()):
+                if self._attempts / note.name not in kept:
+                    note.unlink()
         with suppress(FileNotFoundError):
             for folder in tuple(self._removed.iterdir()):
                 await asyncio.to_thread(_delete, folder)
@@ -241,6 +302,8 @@ class JobFiles:
 
     def _make_room(self, wanted: int) -> None:
         """Let the least recently used files of the cache go until so many bytes fit; those that have a turn stay."""
+        if not self._cache.exists():
+            return  # whatever came, came from the shared folder
         with os.scandir(self._cache) as entries:
             found = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.name) for entry in entries)
         total = sum(size for _, size, _ in found)
@@ -258,6 +321,8 @@ def _wrong_with(files: tuple[InputFile, ...]) -> str:
             return f"the path of a file {why}"
         if not is_digest(file.digest):
             return f"the digest of {file.path!r} is none"
+        if file.shared_path and (why := trouble_with_path(file.shared_path)):
+            return f"the path of {file.path!r} in the shared folder {why}"
     clash = clash_among(file.path for file in files)
     return "" if clash is None else clash[1]
 
@@ -294,19 +359,40 @@ def _keep(part: Path) -> None:
     part.replace(part.with_suffix(""))
 
 
-def _place(cached: Path, folder: Path, file: InputFile) -> None:
-    target = folder / file.path
+def _not_had(file: InputFile, problem: NotRead | None) -> NotHad:
+    """Of a file that is nowhere but in a shared folder."""
+    if problem is None:
+        detail = f"{file.path}: this node has no shared folder"
+        return NotHad(RefusalReason.FILES_UNAVAILABLE, detail)
+    reason = RefusalReason.FILES_CHANGED if problem.is_lasting else RefusalReason.FILES_UNAVAILABLE
+    return NotHad(reason, f"{file.shared_path} in the shared folder {problem}")
+
+
+def _new_file(target: Path, file: InputFile) -> int:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     mode = 0o700 if file.is_executable else 0o600
-    with cached.open("rb") as source:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as copy:
-            try:
-                fcntl.ioctl(copy.fileno(), FICLONE, source.fileno())
-            except OSError as problem:
-                if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                    raise
-                shutil.copyfileobj(source, copy, 2**20)
+    return os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+
+def _place(cached: Path, folder: Path, file: InputFile) -> None:
+    with cached.open("rb") as source, os.fdopen(_new_file(folder / file.path, file), "wb") as copy:
+        try:
+            fcntl.ioctl(copy.fileno(), FICLONE, source.fileno())
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+            shutil.copyfileobj(source, copy, 2**20)
+
+
+def text_of(ways: Iterable[FileWay]) -> str:
+    """How files came, as it is noted: `3 WIRE`, a line for those of one kind that follow each other."""
+    return "".join(f"{len(tuple(same))} {way.name}\n" for way, same in groupby(ways))
+
+
+def runs_from(text: str) -> tuple[FileRun, ...]:
+    """What was noted. Errors: ValueError."""
+    counted = (line.split(" ") for line in text.splitlines())
+    return tuple(FileRun(way=FileWay(way), count=int(count)) for count, way in counted)
 
 
 def _delete(folder: Path) -> None:

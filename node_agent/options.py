@@ -40,6 +40,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="this node's certificate with its key, where one is asked for",
     )
+    flags.add_argument(
+        "--shared-root",
+        dest="files.shared_root",
+        metavar="DIR",
+        help="folder that people see, too: files of jobs that lie in it are read there",
+    )
     flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
     flags.add_argument("--config", metavar="FILE", help="settings file; default: agent.toml")
     flags.add_argument("--verbose", action="store_true", help="same as --log-level debug")

@@ -19,8 +19,9 @@ from gpufleet.jobs.run_protos import (
     exit_to_proto,
     key_from_proto,
     key_to_proto,
+    runs_to_proto,
 )
-from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, NodeCause, RankKey, StopCause
+from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, FileRun, NodeCause, RankKey, StopCause
 from gpufleet.text.units import format_size
 
 from .core import commands, inventory
@@ -83,6 +84,18 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.ClearTroubles(tuple(message.clear_troubles.device_uuids))
         case "read_program_log":
             return _read_log(message.read_program_log)
+        case "check_files":
+            asked = message.check_files
+            return commands.CheckFiles(
+                request=asked.request,
+                root=asked.root,
+                probe=asked.probe,
+                digest=asked.digest,
+                size_bytes=asked.size_bytes,
+                user=asked.user,
+                paths=tuple(asked.paths),
+                by_wire=asked.by_wire,
+            )
         case "set_log_level":
             return commands.SetLogLevel(message.set_log_level.level)
         case "tell_warning":
@@ -103,17 +116,19 @@ def inventory_to_proto(
     info: node_pb2.NodeInfo,
     now_us: int,
     usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None] = lambda key: None,
+    runs_of: Callable[[RankKey], tuple[FileRun, ...]] = lambda key: (),
 ) -> node_agent_pb2.Inventory:
-    """Everything that the node knows; `usage_of` tells what a rank used that has ended."""
-    told = [_entry(entry, now_us, usage_of) for entry in entries]
+    """Everything that the node knows; `usage_of` tells what a rank used that has ended, `runs_of` how files came."""
+    told = [_entry(entry, now_us, usage_of, runs_of) for entry in entries]
     return node_agent_pb2.Inventory(entries=told, boot_id=boot_id, info=info)
 
 
-def started_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptStarted:
+def started_to_proto(view: AttemptView, now_us: int, runs: Iterable[FileRun] = ()) -> node_agent_pb2.AttemptStarted:
     return node_agent_pb2.AttemptStarted(
         key=key_to_proto(view.key),
         pid=view.pid or 0,
         age=duration(now_us - (view.started_us or now_us)),
+        file_runs=runs_to_proto(runs),
     )
 
 
@@ -171,7 +186,10 @@ def refused_to_proto(
 
 
 def _entry(
-    entry: inventory.Entry, now_us: int, usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None]
+    entry: inventory.Entry,
+    now_us: int,
+    usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None],
+    runs_of: Callable[[RankKey], tuple[FileRun, ...]],
 ) -> node_agent_pb2.InventoryEntry:
     key = key_to_proto(entry.key)
     match entry:
@@ -198,6 +216,7 @@ def _entry(
                 run_duration=duration(now_us - (entry.started_us or now_us)),
                 output_blocked=_FULL[entry.full] if entry.full else "",
                 time_limit=duration(entry.time_limit_us or 0),
+                file_runs=runs_to_proto(runs_of(entry.key)),
             )
 
 
@@ -222,7 +241,15 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         share_memory_bytes=launch.share.memory_bytes,
         serves=launch.serves,
         files=tuple(
-            InputFile(path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable)
+            InputFile(
+                path=each.path,
+                digest=each.digest,
+                size_bytes=each.size_bytes,
+                is_executable=each.is_executable,
+                shared_root=each.shared_root,
+                shared_path=each.shared_path,
+                is_only_shared=each.is_only_shared,
+            )
             for each in launch.files
         ),
         folder=_folder(launch.folder) if launch.HasField("folder") else None,

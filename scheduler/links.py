@@ -8,6 +8,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from gpufleet.v1 import node_agent_pb2
 
@@ -17,7 +18,7 @@ from gpufleet.telemetry.spans import Telemetry
 
 from .listeners import Listeners
 from .state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt
-from .state.ids import NodeName
+from .state.ids import NodeName, UserName
 from .wire.convert_commands import command_proto
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,15 @@ The acknowledgement of a beat, which is timed, does not.
 """
 
 Message = node_agent_pb2.HeartbeatResponse
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCheck:
+    """What the node was asked to check and has not answered yet; until then it may fetch this file of this user."""
+
+    user: UserName
+    digest: str
+    answer: asyncio.Future[node_agent_pb2.FilesChecked]
 
 
 class AgentStream:
@@ -57,6 +67,13 @@ class AgentStream:
         self._wakeup = asyncio.Event()
         self.is_closed = False
         self.logs: dict[int, asyncio.Queue[node_agent_pb2.ProgramLogChunk]] = {}
+        self.checks: dict[int, OpenCheck] = {}
+
+    def answered(self, answer: node_agent_pb2.FilesChecked) -> None:
+        """The node has checked its files; an answer that nobody waits for any more is left out."""
+        check = self.checks.get(answer.request)
+        if check is not None and not check.answer.done():
+            check.answer.set_result(answer)
 
     def put(self, message: Message, *, may_linger: bool = False) -> None:
         """Queue a message; too many close the connection. One that may linger goes with the next, or soon."""

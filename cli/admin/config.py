@@ -140,9 +140,22 @@ def add(
     gateway: Annotated[
         str | None, Option("--gateway", metavar="URL", help="The gateway that served models are asked through.")
     ] = None,
+    shared_root: Annotated[
+        Path | None, Option("--shared-root", metavar="DIR", help="The folder that its nodes see, too.")
+    ] = None,
     use_now: Annotated[bool, Option("--use", help="Use it from now on.")] = False,
 ) -> None:
     """Add a context, or replace the one of that name."""
     from .config_files import add_context
 
-    add_context(name, scheduler, token_file, ca_file, gateway, client_cert_file, is_insecure=insecure, is_used=use_now)
+    add_context(
+        name,
+        scheduler,
+        token_file,
+        ca_file,
+        gateway,
+        client_cert_file,
+        shared_root,
+        is_insecure=insecure,
+        is_used=use_now,
+    )

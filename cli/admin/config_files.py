@@ -162,6 +162,7 @@ def add_context(
     ca_file: Path | None,
     gateway: str | None,
     client_cert_file: Path | None = None,
+    shared_root: Path | None = None,
     *,
     is_insecure: bool,
     is_used: bool,
@@ -176,6 +177,8 @@ def add_context(
     if client_cert_file is not None:
         read_client_pair(client_cert_file)
         values["client_cert_file"] = str(client_cert_file.absolute())
+    if shared_root is not None:
+        values["shared_root"] = str(shared_root.absolute())
     if is_insecure:
         values["insecure"] = True
     if gateway is not None:

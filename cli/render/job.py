@@ -13,6 +13,7 @@ from ..jobs.outcome import end_in_words, has_ended
 from ..submitting.job_spec import PASSED_ON, command_line_of, hidden_when_repeated, options_of, shell_line
 from ..submitting.option_kinds import gpu_mode_word, resource_limit_text, secret_text, signal_name
 from . import words
+from .file_ways import ways_in_words
 from .jobs import counts_in_words, end_of, gpu_count, item_lines, name_of, ran, request_in_words
 from .table import Cell, Colour, Column, Look, clean, draw, painted, wrapped
 
@@ -164,6 +165,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     yield "from", spec.submit_cwd if spec.submit_cwd != spec.cwd else ""
     yield "files", _files(spec)
     yield "uploaded", _folder(spec)
+    yield "they came", ways_in_words(job)
     yield "secrets", ", ".join(secret_text(each, spec.secrets[each]) for each in sorted(spec.secrets))
     yield "copy", _copied(spec)
     yield "at limit", _at_limit(spec)

@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from ..options import Printing
+from .submit import SharedRoot
 
 
 def ingest(
@@ -19,6 +20,7 @@ def ingest(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what would take it, and on what; upload and change nothing.")
     ] = False,
+    shared_root: SharedRoot = None,
     request_id: Annotated[
         str | None,
         Option("--request-id", metavar="ID", help="Yours instead of a random one: the same id is never done twice."),
@@ -31,4 +33,4 @@ def ingest(
     """
     from .ingesting import ingest_file
 
-    ingest_file(options.settings(), file, content_type, request_id, gpu=gpu, dry_run=dry_run)
+    ingest_file(options.settings(), file, content_type, request_id, shared_root, gpu=gpu, dry_run=dry_run)

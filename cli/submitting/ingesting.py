@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import uuid
+from pathlib import Path
 
 from gpufleet.v1 import ingest_pb2, job_pb2
 
@@ -24,7 +25,14 @@ MODES = {job_pb2.GPU_MODE_PREFERRED: "a GPU, or else a CPU", job_pb2.GPU_MODE_RE
 
 
 def ingest_file(
-    settings: Settings, text: str, content_type: str, request_id: str | None, *, gpu: bool, dry_run: bool
+    settings: Settings,
+    text: str,
+    content_type: str,
+    request_id: str | None,
+    shared_root: Path | None,
+    *,
+    gpu: bool,
+    dry_run: bool,
 ) -> None:
     """Make a job of the file, and print its id alone on stdout. Errors: CONTENT_TYPE_UNHANDLED, those of UploadBlob,
     INVALID_ARGUMENT where it is no single file, or a served model takes it."""
@@ -36,7 +44,9 @@ def ingest_file(
     if not dry_run:
         if found.HasField("model"):
             raise _for_a_model(found, _path(text))
-        upload_missing(settings, [text], job_pb2.JobSpec(files=files))
+        spec = job_pb2.JobSpec(files=files)
+        upload_missing(settings, [text], spec, shared_root or settings.config.settings.shared_root)
+        request.file.CopyFrom(spec.files[0])
         request.dry_run, request.request_id = False, request_id or uuid.uuid4().hex
         found = _asked(settings, request)
     if settings.format in ("json", "jsonl"):

@@ -1,7 +1,8 @@
 """Files that go with a job: what `--file` names here, and how the line that submits a job again names it.
 
 PATH or PATH=NAME is a file of this machine, or a folder with all files below it; `sha256:DIGEST:SIZE=NAME` is one that
-was uploaded before, with `:x` behind the size for a program.
+was uploaded before, with `:x` behind the size for a program, and `//ROOT/PATH` behind the name of one that lies at this
+path in the shared folder of that id.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gpufleet.v1 import job_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import FILES_MAX, clash_among, is_digest, trouble_with_path
+from gpufleet.jobs.shared_root import is_root_id
 
 OPTION = "--file"
 UPLOADED = "sha256:"
@@ -56,7 +58,8 @@ def input_files(texts: Sequence[str]) -> list[pb.InputFile]:
 
 def input_file_text(file: pb.InputFile) -> str:
     """The option's value that names a file that was uploaded."""
-    return f"{UPLOADED}{file.digest}:{file.size_bytes}{':x' if file.is_executable else ''}={file.path}"
+    shared = f"//{file.shared_root}/{file.shared_path}" if file.shared_root else ""
+    return f"{UPLOADED}{file.digest}:{file.size_bytes}{':x' if file.is_executable else ''}={file.path}{shared}"
 
 
 def _uploaded(text: str) -> pb.InputFile | None:
@@ -65,11 +68,22 @@ def _uploaded(text: str) -> pb.InputFile | None:
     digest, _, rest = text.removeprefix(UPLOADED).partition(":")
     size, _, name = rest.partition("=")
     size, colon, mark = size.partition(":")
+    name, is_shared, place = name.partition("//")  # no path has an empty part
+    root, _, path = place.partition("/")
     is_size = size.isascii() and size.isdigit() and len(size) <= SIZE_DIGITS_MAX
-    if not is_size or not is_digest(digest) or mark != ("x" if colon else "") or trouble_with_path(name):
+    is_placed = not is_shared or (is_root_id(root) and not trouble_with_path(path))
+    is_marked = mark == ("x" if colon else "")
+    if not (is_size and is_digest(digest) and is_marked and is_placed) or trouble_with_path(name):
         how = f"Write it as {UPLOADED}DIGEST:SIZE=NAME, with :x behind the size for a program."
         raise invalid(OPTION, f"{text!a} names no file that was uploaded", next_step=how)
-    return pb.InputFile(path=name, digest=digest, size_bytes=int(size), is_executable=bool(mark))
+    return pb.InputFile(
+        path=name,
+        digest=digest,
+        size_bytes=int(size),
+        is_executable=bool(mark),
+        shared_root=root,
+        shared_path=path,
+    )
 
 
 def _source_and_name(text: str) -> tuple[Path, str]:

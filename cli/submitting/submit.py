@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 from ..app import CheckCommand
 from ..options import Printing
 
+SharedRoot = Annotated[
+    Path | None,
+    Option(
+        "--shared-root",
+        metavar="DIR",
+        help="A folder that nodes see, too: files in it are read there, and not uploaded; else GPUCTL_SHARED_ROOT.",
+    ),
+]
 Command = Annotated[
     list[str] | None, Argument(metavar="COMMAND", help="The command, after --. One quoted string is run by the shell.")
 ]
@@ -39,6 +48,7 @@ def submit(
         str | None,
         Option("--rerun-failed", metavar="JOB", help="Run again what failed of an array, or a job, as it was."),
     ] = None,
+    shared_root: SharedRoot = None,
 ) -> None:
     """Submit a job and print its id.
 
@@ -60,7 +70,7 @@ def submit(
     job, folder = described(settings, estimated(settings, job))
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
     if not dry_run:
-        _upload(settings, job.file, folder, request)
+        _upload(settings, job.file, folder, request, shared_root)
     if interactive and not dry_run:
         _attach(settings, request)
     submit_job(settings, request)
@@ -78,6 +88,7 @@ def run(
         bool,
         Option("--stdin", "-i", help="Your standard input is the job's; on a terminal it has one, too. ~. detaches."),
     ] = False,
+    shared_root: SharedRoot = None,
 ) -> None:
     """Run a job and stay with it to its end.
 
@@ -92,7 +103,7 @@ def run(
     settings = options.settings()
     job, folder = described(settings, estimated(settings, job))
     request = request_of(job, command or [], request_id=request_id, dry_run=False)
-    _upload(settings, job.file, folder, request)
+    _upload(settings, job.file, folder, request, shared_root)
     if stdin:
         from ..attaching.keyboard import input_mode
 
@@ -103,12 +114,17 @@ def run(
 
 
 def _upload(
-    settings: Settings, files: list[str] | None, folder: Prepared | None, request: scheduler_pb2.SubmitRequest
+    settings: Settings,
+    files: list[str] | None,
+    folder: Prepared | None,
+    request: scheduler_pb2.SubmitRequest,
+    shared_root: Path | None,
 ) -> None:
     if files or folder is not None:
         from .uploading import upload_what_goes_along
 
-        upload_what_goes_along(settings, files or (), folder, request.specs[0])
+        root = shared_root or settings.config.settings.shared_root
+        upload_what_goes_along(settings, files or (), folder, request.specs[0], root)
 
 
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:

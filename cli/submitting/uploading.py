@@ -18,6 +18,7 @@ from ..client import Client, connected, translated
 from ..render import words
 from ..settings import Settings
 from .input_files import local_files
+from .sharing import share_files
 
 if TYPE_CHECKING:
     from ..folders.preparing import Prepared
@@ -27,21 +28,33 @@ TRIES_MAX = 5
 
 
 def upload_what_goes_along(
-    settings: Settings, texts: Sequence[str], folder: Prepared | None, spec: job_pb2.JobSpec
+    settings: Settings,
+    texts: Sequence[str],
+    folder: Prepared | None,
+    spec: job_pb2.JobSpec,
+    shared_root: Path | None = None,
 ) -> None:
     """Upload what is not stored there of a spec's files and of its folder. Errors: those of both."""
     if texts:
-        upload_missing(settings, texts, spec)
+        upload_missing(settings, texts, spec, shared_root)
     if folder is not None:
         from ..folders.sending import send
 
         send(settings, folder)
 
 
-def upload_missing(settings: Settings, texts: Sequence[str], spec: job_pb2.JobSpec) -> None:
-    """Upload what of a spec's files is here and not stored there. Errors: those of UploadBlob."""
+def upload_missing(
+    settings: Settings, texts: Sequence[str], spec: job_pb2.JobSpec, shared_root: Path | None = None
+) -> None:
+    """Upload what of a spec's files is here and not stored there, nor read in the shared folder, which the spec then
+    says. Errors: those of UploadBlob and CheckFiles."""
     sources = local_files(texts)
-    here = {each.digest: (sources[each.path], each.size_bytes) for each in spec.files if each.path in sources}
+    shared = share_files(settings, shared_root, texts, spec)
+    here = {
+        each.digest: (sources[each.path], each.size_bytes)
+        for each in spec.files
+        if each.path in sources and each.digest not in shared
+    }
     if not here:
         return
     with connected(settings) as client:

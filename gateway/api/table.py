@@ -174,6 +174,7 @@ LEFT_OUT: Mapping[str, str] = {
     "JoinProgram": "workers and gateways speak it",
     "UploadBlob": "PUT /files/{digest} is it: the bytes are the body (files.py)",
     "DownloadBlob": "GET /files/{digest} is it: the bytes are the answer (files.py)",
+    "CheckFiles": "about a folder that the caller sees, too, which a gateway does not know: gpuctl, or gRPC",
     "DownloadFile": "not built yet",
 }
 """Calls without a path, and why."""

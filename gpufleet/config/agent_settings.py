@@ -96,6 +96,12 @@ class CacheSettings:
         low=0,
         reloadable=True,
     )
+    shared_root: Path | None = setting(
+        None,
+        "The folder that people who submit see, too: files of jobs that lie in it are read there, and not fetched.",
+        PATH,
+        default_text="none",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +203,5 @@ class AgentSettings:
         """Values that do not fit together."""
         if self.insecure and self.ca_file is not None:
             yield "insecure", "an authority for TLS is set too, in ca_file; choose one"
+        if self.files.shared_root is not None and self.files.shared_root.absolute() == Path("/"):
+            yield "files.shared_root", "that is all of the machine; name a folder that people mount, too"

@@ -72,6 +72,13 @@ class CliSettings:
         default_text="http://127.0.0.1:7860, where the scheduler is on this machine",
         private=True,
     )
+    shared_root: Path | None = setting(
+        None,
+        "The folder that nodes see, too: files of jobs that lie in it are read there, and not uploaded.",
+        PATH,
+        default_text="none",
+        private=True,
+    )
     output: str = setting("table", "How reading commands print.", one_of("table", "wide", "json", "jsonl", "name"))
     connection_timeout: timedelta = setting(
         timedelta(seconds=30), "The longest wait for one answer.", SECONDS, low=timedelta(milliseconds=100)

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpufleet.v1 import job_pb2, node_agent_pb2
 
-from .runs import LINEAGE, ExitCode, ExitSignal, ExitStatus, InputMode, JobId, RankKey, StopCause
+from .runs import (
+    LINEAGE,
+    ExitCode,
+    ExitSignal,
+    ExitStatus,
+    FileRun,
+    FileWay,
+    InputMode,
+    JobId,
+    RankKey,
+    StopCause,
+)
 
 STOP_CAUSES = {cause: node_agent_pb2.StopCause.Value(f"STOP_CAUSE_{cause.name}") for cause in StopCause}
 STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
@@ -14,6 +27,9 @@ INPUT_MODES: dict[InputMode | None, job_pb2.InputMode.ValueType] = {
     **{mode: job_pb2.InputMode.Value(f"INPUT_MODE_{mode.name}") for mode in InputMode},
 }
 INPUT_MODE_OF = {number: mode for mode, number in INPUT_MODES.items()}
+
+FILE_WAYS = {way: job_pb2.FileWay.Value(f"FILE_WAY_{way.name}") for way in FileWay}
+FILE_WAY_OF = {number: way for way, number in FILE_WAYS.items()}
 
 
 def key_to_proto(key: RankKey) -> node_agent_pb2.AttemptKey:
@@ -51,3 +67,17 @@ def exit_from_proto(status: job_pb2.ExitStatus) -> ExitStatus | None:
             return ExitSignal(signal=status.signal)
         case _:
             return None
+
+
+def runs_to_proto(runs: Iterable[FileRun]) -> list[job_pb2.FileRun]:
+    """How files came, on the wire."""
+    return [job_pb2.FileRun(way=FILE_WAYS[each.way], count=each.count) for each in runs]
+
+
+def runs_from_proto(runs: Iterable[job_pb2.FileRun]) -> tuple[FileRun, ...]:
+    """How files came, from the wire; what a newer node says of a way that is not known here is left out."""
+    return tuple(
+        FileRun(way=FILE_WAY_OF[each.way], count=each.count)
+        for each in runs
+        if each.way in FILE_WAY_OF and each.count > 0
+    )

@@ -129,3 +129,19 @@ class NodeCause(Cause):
 def cause_of(word: str) -> Cause:
     """Read why a run is stopped; ValueError when it is no cause."""
     return NodeCause(word) if word in NodeCause.__members__ else StopCause(word)
+
+
+class FileWay(StrEnum):
+    """How a file of a job came to its node: from the scheduler, from what the node had, or out of the shared folder."""
+
+    WIRE = "WIRE"
+    CACHE = "CACHE"
+    SHARED_ROOT = "SHARED_ROOT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRun:
+    """So many files of a rank, one after the other, that came the same way."""
+
+    way: FileWay
+    count: int

@@ -143,6 +143,23 @@ class ReadProgramLog:
     since_us: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFiles:
+    """Say under the id `request` whether the probe can be read in the shared folder `root`, and, `by_wire`, fetched.
+
+    `paths` are files there that the user's jobs are to read. An empty `root` leaves the folder out.
+    """
+
+    request: int
+    root: str
+    probe: str
+    digest: str
+    size_bytes: int
+    user: str
+    paths: tuple[str, ...]
+    by_wire: bool
+
+
 @dataclass(frozen=True, slots=True)
 class SetLogLevel:
     """Log from this level on."""
@@ -187,7 +204,15 @@ AttemptCommand = (
     | JudgeAttempt
 )
 Command = (
-    AttemptCommand | RefreshSamples | ClearTroubles | ReadProgramLog | SetLogLevel | OpenChannel | TellWarning | Unknown
+    AttemptCommand
+    | RefreshSamples
+    | ClearTroubles
+    | ReadProgramLog
+    | CheckFiles
+    | SetLogLevel
+    | OpenChannel
+    | TellWarning
+    | Unknown
 )
 
 _NEEDS_RECENT_KNOWLEDGE = (LaunchAttempt, PrepareAttempt, StartAttempt, SignalAttempt)

@@ -25,6 +25,7 @@ class RefusalReason(StrEnum):
     OUTPUT_FILE_UNUSABLE = "OUTPUT_FILE_UNUSABLE"
     FILES_UNAVAILABLE = "FILES_UNAVAILABLE"
     FILES_GONE = "FILES_GONE"
+    FILES_CHANGED = "FILES_CHANGED"
     RLIMIT_TOO_HIGH = "RLIMIT_TOO_HIGH"
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
     FENCED = "FENCED"
@@ -52,6 +53,7 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.OUTPUT_FILE_UNUSABLE,
         RefusalReason.FILES_UNAVAILABLE,
         RefusalReason.FILES_GONE,
+        RefusalReason.FILES_CHANGED,
         RefusalReason.RLIMIT_TOO_HIGH,
         RefusalReason.ARGV_TOO_LONG,
         RefusalReason.FENCED,
@@ -92,12 +94,19 @@ class NotRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """A file that the scheduler has for a rank: where it is to lie in the folder of its files, and its SHA-256."""
+    """A file for a rank: where it is to lie in the folder of its files, and its SHA-256.
+
+    The scheduler has it, unless it `is_only_shared`: it lies at `shared_path` in the shared folder of the id
+    `shared_root`, where the two are not empty.
+    """
 
     path: str
     digest: str
     size_bytes: int
     is_executable: bool = False
+    shared_root: str = ""
+    shared_path: str = ""
+    is_only_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 import contextlib
 import ctypes
+import errno
 import os
+import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +139,40 @@ def acting_as(uid: int, gid: int, groups: tuple[int, ...]) -> Iterator[None]:
         os.seteuid(before[2])
         os.setegid(before[1])
         os.setgroups(before[0])
+
+
+_SETGROUPS = {"x86_64": 116, "aarch64": 159, "riscv64": 159, "ppc64le": 81, "s390x": 206}
+"""The number of setgroups(2) by machine. The kernel sets one thread's; the C library would set those of all threads."""
+_PASS_OVER_RIGHTS = 0b110
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root reads what it likes."""
+
+
+def take_file_rights(uid: int, gid: int, groups: tuple[int, ...]) -> None:
+    """Have, in this thread alone and until it ends, the rights of this account on files, and none of root's on them.
+
+    OSError where that is not possible. For a thread that is made for it, and does nothing else: what it would import
+    from now on, that account may not be able to read.
+    """
+    number = _SETGROUPS.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, f"not known for {platform.machine()}")
+    listed = (ctypes.c_uint32 * len(groups))(*groups)
+    if _libc.syscall(number, len(groups), listed) != 0:
+        raise _last_error("setgroups")
+    for change, wanted in ((_libc.setfsgid, gid), (_libc.setfsuid, uid)):
+        change(ctypes.c_uint32(wanted))
+        if (
+            ctypes.c_uint32(change(ctypes.c_uint32(0xFFFF_FFFF))).value != wanted
+        ):  # it answers what is, and fails silently
+            raise OSError(errno.EPERM, f"the rights of {wanted} on files cannot be taken on")
+    if uid and _capabilities_in_effect() & _PASS_OVER_RIGHTS:  # the kernel has taken them with the account
+        raise OSError(errno.EPERM, "root's rights on files cannot be laid down")
+
+
+def _capabilities_in_effect() -> int:
+    # No codec: it would be a module to import, which this account may not read.
+    status = Path("/proc/thread-self/status").read_bytes()
+    return int(next(line for line in status.splitlines() if line.startswith(b"CapEff:")).split()[1], 16)
 
 
 def give_up_privileges(uid: int, gid: int, groups: tuple[int, ...]) -> None:

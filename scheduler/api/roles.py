@@ -88,6 +88,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/FindMissingBlobs": PEOPLE,
     "Scheduler/UploadBlob": PEOPLE,
     "Scheduler/DownloadBlob": PEOPLE,
+    "Scheduler/CheckFiles": PEOPLE,
     "Scheduler/DownloadFile": READERS,
     "Scheduler/CreateToken": ADMINS,
     "Scheduler/JoinProgram": PROGRAMS,

@@ -33,6 +33,7 @@ from ..wire.alike_specs import KnownSpecs
 from .fleet.agents import AgentService
 from .fleet.device_board import DeviceBoard
 from .fleet.device_watch import DeviceCalls
+from .fleet.file_checks import FileCheckCalls
 from .fleet.freshness import Freshness
 from .fleet.history import HistoryCalls
 from .fleet.nodes import NodeCalls
@@ -73,6 +74,7 @@ class SchedulerService(  # type: ignore[misc]
     SessionUsageCalls,
     RequestUsageCalls,
     FileCalls,
+    FileCheckCalls,
     SecretCalls,
     scheduler_pb2_grpc.SchedulerServicer,
 ):

@@ -58,7 +58,8 @@ def on_rank_started(state: State, event: RankStarted) -> Decision:
     if attempt.ranks[event.key.rank].started_at is not None:
         return NOTHING
     started_at = Instant(max(event.at - event.run_span, attempt.placed_at))
-    return Decision(records=(AttemptStarted(at=event.at, key=event.key, started_at=started_at),))
+    started = AttemptStarted(at=event.at, key=event.key, started_at=started_at, file_runs=event.file_runs)
+    return Decision(records=(started,))
 
 
 def on_rank_exited(state: State, event: RankExited) -> Decision:

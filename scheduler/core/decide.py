@@ -81,6 +81,8 @@ def decide(state: State, event: Event) -> Decision:
             return attempts.on_spool_filled(state, event)
         case events.DrainRequested():
             return nodes.on_drain_requested(state, event)
+        case events.SharedRootChecked():
+            return nodes.on_shared_root_checked(state, event)
         case events.ForgetRequested():
             return nodes.on_forget_requested(state, event)
         case events.NodeApprovalRequested():

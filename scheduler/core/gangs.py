@@ -41,8 +41,14 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         nodes=tuple(rank.placement.node for rank in attempt.ranks),
         array=job.array,
         index=None if job.array is None else index_of(state.durable.jobs[job.array], job),
+        shared_root=_root_of(state, placement.node) if job.spec.files else "",
     )
     return PrepareAttempt(launch=launch) if attempt.is_gang else launch
+
+
+def _root_of(state: State, name: NodeName) -> str:
+    node = state.durable.nodes.get(name)
+    return "" if node is None else node.shared_root
 
 
 def _memory_to_find(state: State, job: Job, placement: Placement) -> int:

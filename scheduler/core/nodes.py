@@ -19,6 +19,7 @@ from ..state.events import (
     ReportedRunning,
     ReportedStarting,
     ReportedState,
+    SharedRootChecked,
 )
 from ..state.ids import DeviceUuid, NodeName, RankKey
 from ..state.jobs import Job, Starting, Stopping, is_being_prepared
@@ -35,6 +36,7 @@ from ..state.records import (
     NodeRegistered,
     NodeResumed,
     NodeReturned,
+    NodeRootChecked,
     Record,
 )
 from ..state.replies import NodeChanged, NodeGone
@@ -79,6 +81,7 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         is_lost=known.is_lost if known else False,
         unhealthy=known.unhealthy if known else (),
         knows_lineages=event.knows_lineages,
+        checked_root=known.checked_root if known is not None and known.agent_id == event.agent_id else "",
     )
     node = admitted(state, event, known, node)
     registered = _registered(state, event.at, known, node)
@@ -196,8 +199,9 @@ def _bring_together(
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
             forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
             return together(Decision(records=heard), rank_refused(state, refusal, job, attempt), forget)
-        case ReportedRunning(run_span=run_span):
-            started = on_rank_started(state, RankStarted(at=event.at, node=event.node, key=key, run_span=run_span))
+        case ReportedRunning(run_span=run_span, file_runs=runs):
+            runs_now = RankStarted(at=event.at, node=event.node, key=key, run_span=run_span, file_runs=runs)
+            started = on_rank_started(state, runs_now)
             told = tuple(tell_again(job)) if key.rank == 0 else ()
             limit = limit_again(job, event.node, key, seen.time_limit)
             go_on = Decision(commands=(*_go_on(job, event.node, key), *limit, *told))
@@ -267,6 +271,18 @@ def _may_run_elsewhere(state: State, at: Instant, job: Job) -> bool:
 def _lost(state: State, event: InventoryReported, job: Job, attempt: Attempt, message: str) -> Decision:
     """End what an attempt has on a node where, by its own word, nothing of it lives."""
     return without_its_node(state, event.at, job, attempt, event.node, message, nothing_lives=True)
+
+
+def on_shared_root_checked(state: State, event: SharedRootChecked) -> Decision:
+    """Keep what a probe has shown of a node: whether files of jobs may be read in its shared folder."""
+    node = state.durable.nodes.get(event.node)
+    if node is None:
+        return no_such_node(event.node)
+    checked = event.root if event.is_same else "" if node.checked_root == event.root else node.checked_root
+    if checked == node.checked_root:
+        return Decision(reply=NodeChanged(node=node, changed=False))
+    record = NodeRootChecked(at=event.at, node=node.name, root=checked)
+    return Decision(records=(record,), reply=NodeChanged(node=replace(node, checked_root=checked), changed=True))
 
 
 def on_drain_requested(state: State, event: DrainRequested) -> Decision:

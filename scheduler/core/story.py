@@ -122,6 +122,12 @@ def sentence(record: Record) -> str:
             return f"{by} approved node {name}."
         case records.NodeRevoked(node=name, by=by, reason=reason):
             return f"{by} revoked the credential of node {name}{_because(reason)}."
+        case records.NodeRootChecked(node=name, root=root):
+            return (
+                f"Node {name} sees the shared folder {root}."
+                if root
+                else f"Node {name} sees its shared folder no more."
+            )
         case records.NodeForgotten(node=name, by=by):
             return f"{by} dropped node {name}, which will not come back."
         case records.DeviceMarked(node=name, device=device):

@@ -202,6 +202,7 @@ FIELD_OF_MISS = {
     "DEVICES_TOO_SMALL": "{field}.devices[0].min_memory_bytes",
     "MODEL_MISSING": "{field}.devices[0].models",
     "NODE_LABEL_MISSING": "{field}.node_labels",
+    "SHARED_ROOT_MISSING": "{field}.files",
 }
 
 

@@ -306,6 +306,8 @@ def node_is_asked_for(node: Node, resources: Resources) -> Miss | None:
     for key, value in resources.node_labels:
         if labels.get(key) != value:
             return Miss(reason="NODE_LABEL_MISSING", clause=f"does not carry the label {key}={value}")
+    if resources.shared_root and node.shared_root != resources.shared_root:
+        return Miss(reason="SHARED_ROOT_MISSING", clause="was not found to see the shared folder of the job's files")
     return None
 
 

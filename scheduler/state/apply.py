@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import FileRun, StopCause
 
 from . import jobs, records
 from .attempts import Attempt, EndedAttempt
@@ -82,8 +82,8 @@ def apply(durable: Durable, record: Record) -> None:
             _put_job(durable, job, replace(job, state=state, attempt_count=count, warnings=(), version=job.version + 1))
         case records.AttemptReady(job=job_id, rendezvous=rendezvous):
             _change_attempt(durable, job_id, lambda attempt: replace(attempt, rendezvous=rendezvous))
-        case records.AttemptStarted(key=key, started_at=started_at):
-            _start_rank(durable, key, started_at)
+        case records.AttemptStarted(key=key, started_at=started_at, file_runs=runs):
+            _start_rank(durable, key, started_at, runs)
         case records.AttemptStopping():
             _stop_attempt(durable, record)
         case records.AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
@@ -148,6 +148,8 @@ def apply(durable: Durable, record: Record) -> None:
             _put_node(durable, approved(durable.nodes[name]))
         case records.NodeRevoked(node=name, reason=reason):
             _put_node(durable, revoked(durable.nodes[name], reason))
+        case records.NodeRootChecked(node=name, root=root):
+            _put_node(durable, replace(durable.nodes[name], checked_root=root))
         case records.NodeForgotten(node=name):
             durable.set_node(name, None)
             durable.touched["node", name] = None
@@ -317,10 +319,10 @@ def _active(job: Job) -> jobs.ActiveState:
     return job.state
 
 
-def _start_rank(durable: Durable, key: RankKey, started_at: Instant) -> None:
+def _start_rank(durable: Durable, key: RankKey, started_at: Instant, runs: tuple[FileRun, ...]) -> None:
     job = durable.jobs[key.job]
     state = _active(job)
-    attempt = state.attempt.with_rank(key.rank, started_at=started_at)
+    attempt = state.attempt.with_rank(key.rank, started_at=started_at, file_runs=runs)
     all_started = all(each.started_at is not None for each in attempt.ranks)
     new: JobState
     match state:

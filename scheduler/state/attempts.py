@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any
 
-from gpufleet.jobs.runs import ExitStatus, StopCause
+from gpufleet.jobs.runs import ExitStatus, FileRun, StopCause
 
 from .ids import DeviceUuid, JobId, NodeName, RankKey
 from .shares import DeviceShare
@@ -102,11 +102,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One node's part of an attempt and how far it is."""
+    """One node's part of an attempt and how far it is. `file_runs` say how its files came, in their order."""
 
     placement: Placement
     started_at: Instant | None = None
     exit: RankExit | None = None
+    file_runs: tuple[FileRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,7 @@ BLAMES_THE_JOB = frozenset(
         "BAD_REQUEST",
         "COMMAND_NOT_FOUND",
         "CWD_MISSING",
+        "FILES_CHANGED",
         "FILES_GONE",
         "INVALID_LAUNCH",
         "NOT_EXECUTABLE",

@@ -24,7 +24,7 @@ class LaunchAttempt(ToRank):
     """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler.
 
     `node_count` is how many ranks the attempt has, and `nodes` where they are, in order. `array` and `index` are set
-    for an item.
+    for an item. `shared_root` is the shared folder that the node may read files in, empty for none.
     """
 
     spec: JobSpec
@@ -36,6 +36,7 @@ class LaunchAttempt(ToRank):
     index: int | None = None
     node_count: int = 1
     nodes: tuple[NodeName, ...] = ()
+    shared_root: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

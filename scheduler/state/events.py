@@ -6,6 +6,8 @@ Every event carries `at`, the instant on the scheduler's clock when it was taken
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpufleet.jobs.runs import FileRun
+
 from .access import Secret, Token
 from .attempts import OutputEnd, RankExit
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
@@ -153,12 +155,13 @@ class ReportedStarting:
 class ReportedRunning:
     """The rank's process runs, for `run_span` so far. `output_blocked` says why its output waits for room there.
 
-    `time_limit` is its node's, 0 for none; None: it did not say.
+    `time_limit` is its node's, 0 for none; None: it did not say. `file_runs` say how its files came.
     """
 
     run_span: Span
     output_blocked: str = ""
     time_limit: Span | None = None
+    file_runs: tuple[FileRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +219,16 @@ class NodeBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedRootChecked:
+    """A node was asked to read what somebody had just written in a shared folder; whether it could."""
+
+    at: Instant
+    node: NodeName
+    root: str
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDisconnected:
     """A heartbeat stream of a node broke. Nothing follows at once: the lease decides."""
 
@@ -233,9 +246,10 @@ class RankReady(RankReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStarted(RankReport):
-    """A rank's command runs, for `run_span` so far."""
+    """A rank's command runs, for `run_span` so far. `file_runs` say how its files came, as far as its node tells."""
 
     run_span: Span = Span(0)
+    file_runs: tuple[FileRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,6 +413,7 @@ Event = (
     | InventoryReported
     | NodeBeat
     | NodeDisconnected
+    | SharedRootChecked
     | RankReady
     | RankStarted
     | RankExited

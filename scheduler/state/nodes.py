@@ -41,6 +41,9 @@ class NodeInfo:
     torch_version: str = ""
     cuda_runtime_version: str = ""
     open_files_max: int = 0
+    shared_root_folder: str = ""
+    shared_root: str = ""
+    shared_root_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class Node:
 
     Its agent proves itself by one of its `credentials`, the newest last (`node_tokens.py`), or, where it has none, by a
     token that any agent may have. One that is revoked, or awaits approval, drains. An agent that does not know lineages
-    is told of attempts without one.
+    is told of attempts without one. `checked_root` is the shared folder that it was last found to see by a probe.
     """
 
     name: NodeName
@@ -81,6 +84,12 @@ class Node:
     is_revoked: bool = False
     awaits_approval: bool = False
     knows_lineages: bool = False
+    checked_root: str = ""
+
+    @property
+    def shared_root(self) -> str:
+        """The shared folder that it may read files in: the one that it names, once that was checked; empty for none."""
+        return self.info.shared_root if self.info.shared_root == self.checked_root else ""
 
 
 def approved(node: Node) -> Node:

@@ -5,7 +5,7 @@ A record is a fact that holds from now on. Its fields say everything that `apply
 
 from dataclasses import dataclass, replace
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import FileRun, StopCause
 
 from .access import RememberedRequest, Secret, Token
 from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous
@@ -199,6 +199,7 @@ class AttemptStarted(OfRank):
     """A rank's command runs; with the last rank the job does."""
 
     started_at: Instant
+    file_runs: tuple[FileRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +333,13 @@ class NodeRevoked(OfNode):
 
     by: UserName
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRootChecked(OfNode):
+    """A node was found to see this shared folder by a probe; empty: it no longer does."""
+
+    root: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +508,7 @@ Record = (
     | NodeResumed
     | NodeApproved
     | NodeRevoked
+    | NodeRootChecked
     | NodeForgotten
     | DeviceMarked
     | JobWarned

@@ -92,12 +92,19 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """A file that goes with a job: where it lies in the folder of its files, and the SHA-256 of its bytes."""
+    """A file that goes with a job: where it lies in the folder of its files, and the SHA-256 of its bytes.
+
+    `shared_root` and `shared_path` say where it lies in a folder that nodes share, too, empty for none; with
+    `is_only_shared` nowhere else.
+    """
 
     path: str
     digest: str
     size_bytes: int
     is_executable: bool = False
+    shared_root: str = ""
+    shared_path: str = ""
+    is_only_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,8 @@ class Resources:
     for what no single node could ever hold, as few as hold it, unless `no_span` is set. `min_memory_bytes` None means
     the default of the placement rules: 8,000 MB unless set otherwise, or 90 % of the largest device, whichever is less.
     With `share_milli` it is a share of each of the `gpus` devices, not whole ones; then `min_memory_bytes` is the
-    memory of each share, None: as much of the device's as the share is of it.
+    memory of each share, None: as much of the device's as the share is of it. `shared_root` is the shared folder that
+    each node must see, empty for none.
     """
 
     gpus: int = 0
@@ -135,6 +143,7 @@ class Resources:
     share_milli: int = 0
     node_count: int = 0
     no_span: bool = False
+    shared_root: str = ""
 
     @property
     def gpu_milli(self) -> int:

@@ -83,7 +83,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         limit_signal=limit_signal_proto(spec.limit_signal),
         output_file=output_path(command),
         process=process_settings_proto(spec.process),
-        files=input_files_proto(spec.files),
+        files=input_files_proto(spec.files, command.shared_root),
         folder=input_folder_proto(spec.folder),
         secret_variables=[variable for variable, _ in spec.secrets],
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2
 
-from gpufleet.jobs.run_protos import INPUT_MODES, exit_to_proto
+from gpufleet.jobs.run_protos import INPUT_MODES, exit_to_proto, runs_to_proto
 from gpufleet.jobs.runs import ExitCode
 
 from ..core.story import sentence
@@ -141,6 +141,7 @@ def _rank_proto(number: int, rank: Rank) -> job_pb2.PlacedRank:
         exit_reason=ended.reason if ended is not None else "",
         exit_message=ended.message if ended is not None else "",
         stop_cause=ended.stop_cause.value if ended is not None and ended.stop_cause is not None else "",
+        file_runs=runs_to_proto(rank.file_runs),
     )
 
 

@@ -95,6 +95,7 @@ def node_proto(
         has_credential=bool(node.credentials),
         is_revoked=node.is_revoked,
         awaits_approval=node.awaits_approval,
+        shared_root_is_checked=bool(node.shared_root),
     )
 
 

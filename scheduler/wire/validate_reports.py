@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.jobs.run_protos import STOP_CAUSE_OF, exit_from_proto
+from gpufleet.jobs.run_protos import STOP_CAUSE_OF, exit_from_proto, runs_from_proto
 
 from ..series.points import NOT_READ, Reading
 from ..series.recorder import DeviceReading
@@ -151,7 +151,10 @@ def reported_state(entry: node_agent_pb2.InventoryEntry) -> ReportedState:
             return ReportedStarting(time_limit=limit)
         case node_agent_pb2.ATTEMPT_PHASE_RUNNING:
             return ReportedRunning(
-                run_span=span_of(entry.run_duration), output_blocked=entry.output_blocked, time_limit=limit
+                run_span=span_of(entry.run_duration),
+                output_blocked=entry.output_blocked,
+                time_limit=limit,
+                file_runs=runs_from_proto(entry.file_runs),
             )
         case node_agent_pb2.ATTEMPT_PHASE_EXITED:
             return ReportedExited(exit=rank_exit(entry.exited))

@@ -39,7 +39,8 @@ TELLS = {
     "CloseSession DrainWorker OpenSession",
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
-    "ListRequestUsage FindMissingBlobs UploadBlob DownloadBlob CreateToken JoinProgram ListTokens RevokeToken "
+    "ListRequestUsage FindMissingBlobs UploadBlob CheckFiles DownloadBlob CreateToken JoinProgram ListTokens "
+    "RevokeToken "
     "ListAuditEntries "
     "SetSecret ListSecrets RemoveSecret",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel FetchBlob",

@@ -39,7 +39,7 @@ MAY_CALL = {
     "Submit Cancel UpdateJob SignalJob RequeueJob AttachJob ServeModel StopModel CloseSession": ROLES[:2],
     "DrainWorker": ROLES[:2],
     "SetSecret ListSecrets RemoveSecret": ROLES[:2],
-    "FindMissingBlobs UploadBlob DownloadBlob Ingest": ROLES[:2],
+    "FindMissingBlobs UploadBlob DownloadBlob CheckFiles Ingest": ROLES[:2],
     "OpenSession": ("admin", "user", "gateway"),
     # Those who look after the fleet.
     "UpdateNode ForgetNode ApproveNode RevokeNode UpdateServer": ("admin",),

@@ -159,6 +159,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         )
     )
     """What takes a file; a job of it is 7."""
+    files_on_nodes: list[files_pb2.FilesOnNode] = field(default_factory=list)
+    """What CheckFiles answers of each node."""
     address: str = ""
 
     def asked(self, method: str) -> list[Any]:
@@ -205,6 +207,11 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             return files_pb2.UploadBlobResponse(stored_bytes=len(self.blobs.get(first.digest, b"")))
 
         return self._answer("UploadBlob", first, context, upload)
+
+    def CheckFiles(self, request: Any, context: Any) -> Any:
+        return self._answer(
+            "CheckFiles", request, context, lambda: files_pb2.CheckFilesResponse(nodes=self.files_on_nodes)
+        )
 
     def GetJob(self, request: Any, context: Any) -> Any:
         return self._answer("GetJob", request, context, lambda: scheduler_pb2.GetJobResponse(job=self._find(request)))

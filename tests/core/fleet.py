@@ -226,6 +226,7 @@ class Fleet:
         is_virtual: bool = False,
         labels: tuple[tuple[str, str], ...] = (),
         agent_id: str = "",
+        shared_root: str = "",
     ) -> FakeNode:
         """Describe a machine; nothing is said to the scheduler yet."""
         node_name = NodeName(name)
@@ -239,7 +240,9 @@ class Fleet:
             )
             for index in range(gpus)
         )
-        info = NodeInfo(hostname=name, cpus=cpus, memory_bytes=ram_bytes, devices=devices, labels=labels)
+        info = NodeInfo(
+            hostname=name, cpus=cpus, memory_bytes=ram_bytes, devices=devices, labels=labels, shared_root=shared_root
+        )
         node = FakeNode(name=node_name, agent_id=agent_id or f"agent-{name}", info=info)
         node.samples = {
             device.uuid: DeviceSample(

@@ -375,6 +375,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
         | _read(_kept_and_dropped())
         | _read(_traded_and_renewed())
         | _read(_put_back())
+        | _read(_probed())
     )
     for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= _read(_of_a_life(random.Random(seed)))
@@ -435,6 +436,14 @@ def _kept_and_dropped() -> list[Record]:
     fleet.take_up(of(ALICE, "key"))
     fleet.take_up(SecretRemovalRequested(at=fleet.now, by=ALICE, user=ALICE, name=SecretName("key")))
     return fleet.store.records
+
+
+def _probed() -> list[Record]:
+    """The records of a node that was found to see a shared folder, and then not."""
+    transcript = Transcript()
+    for line in ("node n1 root=team", "probed n1 team", "probed n1 team not"):
+        transcript.answer(line)
+    return transcript.fleet.store.records
 
 
 def _put_back() -> list[Record]:

@@ -41,6 +41,7 @@ from scheduler.state.events import (
     ReadingResumed,
     RequeueRequested,
     RevokeRequested,
+    SharedRootChecked,
     SignalRequested,
     SpoolFilled,
     TokenRequested,
@@ -118,6 +119,7 @@ class Transcript:
             is_virtual=words.switch("virtual"),
             labels=tuple(split_once(label, ":") for label in words.list("labels")),
             agent_id=words.value("agent"),
+            shared_root=words.value("root"),
         )
         return self.told(self.fleet.join(node))
 
@@ -331,6 +333,12 @@ class Transcript:
         return self.take_up(SpoolFilled(at=self.fleet.now, node=node, key=key, is_full=is_full))
 
     # --- administration
+
+    def probed(self, words: Words) -> list[str]:
+        """A node was asked to read a probe in a shared folder: `probed n1 team`, and `not` where it could not."""
+        node, root = NodeName(words.next()), words.next()
+        is_same = not words.switch("not")
+        return self.take_up(SharedRootChecked(at=self.fleet.now, node=node, root=root, is_same=is_same))
 
     def drain(self, words: Words) -> list[str]:
         reason = words.value("reason")
@@ -549,6 +557,7 @@ COMMANDS: dict[str, Command] = {
     "synced": Transcript.synced,
     "refused": Transcript.refused,
     "spool": Transcript.spool,
+    "probed": Transcript.probed,
     "drain": Transcript.drain,
     "resume": Transcript.resume,
     "forget": Transcript.forget,

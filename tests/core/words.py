@@ -93,6 +93,7 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         memory_bytes=words.memory("memory"),
         nodelist=tuple(map(NodeName, words.list("nodelist"))),
         exclude=tuple(map(NodeName, words.list("exclude"))),
+        shared_root=words.value("root"),
         node_labels=tuple(split_once(label, ":") for label in words.list("labels")),
         ignores_telemetry=words.switch("ignore-telemetry"),
         node_count=words.integer("nodes", 0),

@@ -20,6 +20,7 @@ from scheduler.api.roles import Caller, _caller
 from scheduler.blobs.folders import Contents
 from scheduler.core.jobs import on_jobs_submitted
 from scheduler.state.access import Role, Secret
+from scheduler.state.events import SharedRootChecked
 from scheduler.state.ids import JobId, SecretName, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.records import JobQueued
@@ -31,6 +32,9 @@ ENVIRONMENT = {"PATH": "/bin", "LANG": "C.UTF-8", "TERM": "xterm", "HOME": "/hom
 FOLDER = "/home/ada"
 
 BASE = job_pb2.JobSpec(argv=["train"], cwd="/data")
+
+ROOT = "ab" * 16
+"""The shared folder that the nodes see."""
 
 VALUES: Values = {
     "argv": ["train", "--fast"],
@@ -64,6 +68,8 @@ VALUES: Values = {
     "folder.size_bytes": 90,
     "folder.entry_count": 3,
     "folder.content_bytes": 70,
+    "files.shared_root": ROOT,
+    "files.shared_path": "team/train.csv",
     "process.rlimits.name": "CORE",
     "process.rlimits.soft": 150,
     "process.rlimits.hard": 300,
@@ -81,6 +87,7 @@ UPLOADED: Values = {
     "folder.entry_count": 2,
     "folder.content_bytes": 60,
 }
+SHARED: Values = {**FILE, "files.shared_root": "cd" * 16, "files.shared_path": "a.csv"}
 SIGNAL: Values = {"limit_signal.signal": 10, "time_limit": timedelta(minutes=10)}
 NEEDS: Needs = {
     "devices.per_node_count": GPUS,
@@ -107,6 +114,9 @@ NEEDS: Needs = {
     "files.digest": FILE,
     "files.size_bytes": FILE,
     "files.is_executable": FILE,
+    "files.is_only_shared": FILE,
+    "files.shared_root": SHARED,
+    "files.shared_path": {**SHARED, "files.shared_root": ROOT},
     "folder.digest": UPLOADED,
     "folder.size_bytes": UPLOADED,
     "folder.entry_count": UPLOADED,
@@ -152,7 +162,7 @@ TYPED: dict[str, Any] = {
     "notify": "true",
     "rlimit": ["NOFILE=100:200"],
     "secret": ["hf=TOKEN"],
-    "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv"],
+    "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv//{ROOT}/team/train.csv"],
     "upload": f"sha256:{'ef' * 32}:90:3:70",
 }
 """Where not anything will do: what each option is given."""
@@ -210,9 +220,10 @@ def fleet() -> Fleet:
     """Nodes that have all that the values above ask for; nothing is placed."""
     made = Fleet(passes=False)
     for number in range(1, 9):
-        node = made.add_node(f"n{number}", gpus=8, model="NVIDIA H100", labels=(("zone", "east"),))
+        node = made.add_node(f"n{number}", gpus=8, model="NVIDIA H100", labels=(("zone", "east"),), shared_root=ROOT)
         for _ in made.join(node):
             pass
+        made.take_up(SharedRootChecked(at=made.now, node=node.name, root=ROOT, is_same=True))
     return made
 
 

@@ -19,7 +19,7 @@ from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import wire
 from node_agent.control_groups.finding import GroupFacts
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
-from node_agent.core.launch import ControlGroup, InputFolder, Isolation, Launch
+from node_agent.core.launch import ControlGroup, InputFile, InputFolder, Isolation, Launch
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
 from node_agent.launch import Launcher
@@ -27,7 +27,7 @@ from node_agent.limits import Limiting
 from node_agent.machine import device_to_proto, sample_to_proto
 from scheduler.api.fleet.agents import AgentService
 from scheduler.api.roles import Caller, _caller
-from scheduler.links import AgentStream
+from scheduler.links import AgentStream, OpenCheck
 from scheduler.state import commands
 from scheduler.state.access import Role
 from scheduler.state.ids import NodeName, TokenId, UserName
@@ -159,9 +159,7 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         "is_gang": "the agent waits for Start itself",
         "notify": "the agent tells itself",
         "secret_variables": "what the agent itself keeps out of what it writes down",
-        **dict.fromkeys(
-            ("files.path", "files.digest", "files.size_bytes", "files.is_executable"), "the agent lays them out itself"
-        ),
+        **dict.fromkeys(tuple(f"files.{each.name}" for each in fields(InputFile)), "the agent lays them out itself"),
         **dict.fromkeys(
             ("folder?", *(f"folder.{each.name}" for each in fields(InputFolder))), "the agent lays it out itself"
         ),
@@ -230,11 +228,14 @@ def taken(request: node_agent_pb2.HeartbeatRequest) -> object:
         connection = AgentStream(NodeName("n1"), 1, 1)
         log = asyncio.Queue[Any](1)
         connection.logs[2] = log
+        checked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        connection.checks[2] = OpenCheck(UserName("ada"), "", checked)
         if request.WhichOneof("body") == "inventory":
             await reports.service._take_inventory(request, connection)
         else:
             reports.service._take(request, connection)
-        return reports.events, reports.kept, None if log.empty() else log.get_nowait()
+        said = checked.result() if checked.done() else None
+        return reports.events, reports.kept, None if log.empty() else log.get_nowait(), said
 
     return asyncio.run(take())
 
@@ -268,6 +269,12 @@ def needs_of(path: str) -> dict[str, Any]:
         needs |= {f"beat.usages.{part}": number for part, number in KEY.items()}
     if path in ("program_log.data", "program_log.is_last"):
         needs |= {"program_log.request": 2}
+    if path.startswith("files_checked.") and path != "files_checked.request":
+        needs |= {"files_checked.request": 2}
+    if path.endswith("file_runs.count"):
+        needs |= {path.removesuffix("count") + "way": job_pb2.FILE_WAY_CACHE}
+    if path.endswith("file_runs.way"):
+        needs |= {path.removesuffix("way") + "count": 1}
     if "info.devices." in path:
         needs |= {"inventory.info.devices.uuid": "u"}
     return needs

@@ -83,6 +83,7 @@ NOT_SHOWN = {
     "drained_at*": "for the rules of workers",
     "warnings.about": "of which device, for telling it once",
     "spec.gpu_choice.wanted*": "what is asked for, which is what the spec shows",
+    "spec.resources.shared_root": "that of its files, which the spec shows",
     "spec.gpu_choice.wait*": "when it falls back is shown, of one that waits",
 }
 """Fields of a job's state that its message does not say, and why."""

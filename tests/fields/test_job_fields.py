@@ -42,6 +42,7 @@ OF_NO_OPTION = {
     "hidden_fields": "the scheduler's own, of somebody else's job",
     "devices.share.memory_bytes": "min_memory_bytes says the same, and --min-memory sets that",
     "devices.share.profile": "not built",
+    "files.is_only_shared": "the scheduler's own, of what was not uploaded",
 }
 """Fields that no option sets, and what does."""
 
@@ -57,11 +58,13 @@ NOT_SHOWN_AS_ASKED = {
     "serves": "refused: the scheduler makes services itself",
     "hidden_fields": "refused: only the job's owner can fill them in",
     "devices.share.profile": "refused: not built",
+    "files.is_only_shared": "the scheduler's own, of what was not uploaded",
     "devices.per_node_count": "shown only together with several nodes; with four GPUs, two on each, there are two",
 }
 """What a job does not show as it was asked for, and why."""
 
 THE_SCHEDULERS = {
+    "files.is_only_shared": "not the submitter's to say; a node is told what the scheduler found",
     "devices.per_node_count": "it chose the devices",
     "devices.models": "it chose the devices",
     "pins.node": "it chose the devices",

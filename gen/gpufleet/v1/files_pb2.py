@@ -22,35 +22,42 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"e\n\x0e\x46olderManifest\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.gpufleet.v1.FolderChunk\"t\n\x0b\x46olderEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\ris_executable\x18\x03 \x01(\x08\x12\x13\n\x0blink_target\x18\x04 \x01(\t\x12\x17\n\x0fis_empty_folder\x18\x05 \x01(\x08\"1\n\x0b\x46olderChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"C\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"4\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"e\n\x0e\x46olderManifest\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.gpufleet.v1.FolderChunk\"t\n\x0b\x46olderEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\ris_executable\x18\x03 \x01(\x08\x12\x13\n\x0blink_target\x18\x04 \x01(\t\x12\x17\n\x0fis_empty_folder\x18\x05 \x01(\x08\"1\n\x0b\x46olderChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"\x83\x01\n\x11\x43heckFilesRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\r\n\x05probe\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\r\n\x05paths\x18\x05 \x03(\t\x12\x0f\n\x07\x62y_wire\x18\x06 \x01(\x08\x12\r\n\x05nodes\x18\x07 \x03(\t\"=\n\x12\x43heckFilesResponse\x12\'\n\x05nodes\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FilesOnNode\"\x81\x02\n\x0b\x46ilesOnNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x14\n\x0cis_same_root\x18\x02 \x01(\x08\x12\x14\n\x0croot_problem\x18\x03 \x01(\t\x12\x30\n\rroot_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nunreadable\x18\x05 \x03(\x05\x12\x19\n\x11unreadable_reason\x18\x06 \x01(\t\x12\x14\n\x0cwire_problem\x18\x07 \x01(\t\x12\x30\n\rwire_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07is_lost\x18\t \x01(\x08\"C\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"4\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpufleet.v1.files_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=40
-  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=82
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=84
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=157
-  _globals['_UPLOADBLOBREQUEST']._serialized_start=159
-  _globals['_UPLOADBLOBREQUEST']._serialized_end=244
-  _globals['_UPLOADBLOBRESPONSE']._serialized_start=246
-  _globals['_UPLOADBLOBRESPONSE']._serialized_end=288
-  _globals['_DOWNLOADBLOBREQUEST']._serialized_start=290
-  _globals['_DOWNLOADBLOBREQUEST']._serialized_end=343
-  _globals['_DOWNLOADBLOBRESPONSE']._serialized_start=345
-  _globals['_DOWNLOADBLOBRESPONSE']._serialized_end=417
-  _globals['_FOLDERMANIFEST']._serialized_start=419
-  _globals['_FOLDERMANIFEST']._serialized_end=520
-  _globals['_FOLDERENTRY']._serialized_start=522
-  _globals['_FOLDERENTRY']._serialized_end=638
-  _globals['_FOLDERCHUNK']._serialized_start=640
-  _globals['_FOLDERCHUNK']._serialized_end=689
-  _globals['_DOWNLOADFILEREQUEST']._serialized_start=691
-  _globals['_DOWNLOADFILEREQUEST']._serialized_end=758
-  _globals['_DOWNLOADFILERESPONSE']._serialized_start=760
-  _globals['_DOWNLOADFILERESPONSE']._serialized_end=812
+  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=72
+  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=114
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=116
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=189
+  _globals['_UPLOADBLOBREQUEST']._serialized_start=191
+  _globals['_UPLOADBLOBREQUEST']._serialized_end=276
+  _globals['_UPLOADBLOBRESPONSE']._serialized_start=278
+  _globals['_UPLOADBLOBRESPONSE']._serialized_end=320
+  _globals['_DOWNLOADBLOBREQUEST']._serialized_start=322
+  _globals['_DOWNLOADBLOBREQUEST']._serialized_end=375
+  _globals['_DOWNLOADBLOBRESPONSE']._serialized_start=377
+  _globals['_DOWNLOADBLOBRESPONSE']._serialized_end=449
+  _globals['_FOLDERMANIFEST']._serialized_start=451
+  _globals['_FOLDERMANIFEST']._serialized_end=552
+  _globals['_FOLDERENTRY']._serialized_start=554
+  _globals['_FOLDERENTRY']._serialized_end=670
+  _globals['_FOLDERCHUNK']._serialized_start=672
+  _globals['_FOLDERCHUNK']._serialized_end=721
+  _globals['_CHECKFILESREQUEST']._serialized_start=724
+  _globals['_CHECKFILESREQUEST']._serialized_end=855
+  _globals['_CHECKFILESRESPONSE']._serialized_start=857
+  _globals['_CHECKFILESRESPONSE']._serialized_end=918
+  _globals['_FILESONNODE']._serialized_start=921
+  _globals['_FILESONNODE']._serialized_end=1178
+  _globals['_DOWNLOADFILEREQUEST']._serialized_start=1180
+  _globals['_DOWNLOADFILEREQUEST']._serialized_end=1247
+  _globals['_DOWNLOADFILERESPONSE']._serialized_start=1249
+  _globals['_DOWNLOADFILERESPONSE']._serialized_end=1301
 # @@protoc_insertion_point(module_scope)

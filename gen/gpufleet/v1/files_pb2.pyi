@@ -5,6 +5,7 @@ Files that go to a job, by their digests, or come from it. What comes from it, D
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
@@ -288,6 +289,142 @@ class FolderChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FolderChunk: _TypeAlias = FolderChunk  # noqa: Y015
+
+@_typing.final
+class CheckFilesRequest(_message.Message):
+    """CheckFilesRequest tells of a probe, a file of random bytes that the caller has just written in its shared folder."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROOT_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    BY_WIRE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    root: _builtins.str
+    """Id of the folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty for none: then only how fast
+    files come by the scheduler is asked.
+    """
+    probe: _builtins.str
+    """Path of the probe in that folder; its name is ".gpufleet-probe-" and 32 hexadecimal digits."""
+    digest: _builtins.str
+    """SHA-256 of the probe, in lower-case hexadecimal."""
+    size_bytes: _builtins.int
+    """Size of the probe in bytes, 64 MiB at most."""
+    by_wire: _builtins.bool
+    """Whether the nodes are to fetch the probe from the scheduler, too, to which the caller has uploaded it."""
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths in that folder, 1,000 at most, that the caller's jobs are to read."""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The nodes to ask; empty for all."""
+
+    def __init__(
+        self,
+        *,
+        root: _builtins.str = ...,
+        probe: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        by_wire: _builtins.bool = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_wire", b"by_wire", "digest", b"digest", "nodes", b"nodes", "paths", b"paths", "probe", b"probe", "root", b"root", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckFilesRequest: _TypeAlias = CheckFilesRequest  # noqa: Y015
+
+@_typing.final
+class CheckFilesResponse(_message.Message):
+    """CheckFilesResponse tells what each node has found, in the order of their names."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FilesOnNode]:
+        """A node each, those that are lost, too."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___FilesOnNode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckFilesResponse: _TypeAlias = CheckFilesResponse  # noqa: Y015
+
+@_typing.final
+class FilesOnNode(_message.Message):
+    """FilesOnNode is how files come to a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    IS_SAME_ROOT_FIELD_NUMBER: _builtins.int
+    ROOT_PROBLEM_FIELD_NUMBER: _builtins.int
+    ROOT_DURATION_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
+    UNREADABLE_REASON_FIELD_NUMBER: _builtins.int
+    WIRE_PROBLEM_FIELD_NUMBER: _builtins.int
+    WIRE_DURATION_FIELD_NUMBER: _builtins.int
+    IS_LOST_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node's name."""
+    is_same_root: _builtins.bool
+    """Whether it has read the probe: its shared folder is the caller's."""
+    root_problem: _builtins.str
+    """Why not; empty when it has."""
+    unreadable_reason: _builtins.str
+    """Why, of the first of them."""
+    wire_problem: _builtins.str
+    """Why the probe could not be fetched from the scheduler; empty when it could, or was not to be."""
+    is_lost: _builtins.bool
+    """Whether the node is lost, so that it was not asked."""
+    @_builtins.property
+    def root_duration(self) -> _duration_pb2.Duration:
+        """How long reading the probe took; absent when it was not read."""
+
+    @_builtins.property
+    def unreadable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Places in the request's `paths` of the files that the caller's jobs cannot read there."""
+
+    @_builtins.property
+    def wire_duration(self) -> _duration_pb2.Duration:
+        """How long fetching it took; absent when it was not fetched."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        is_same_root: _builtins.bool = ...,
+        root_problem: _builtins.str = ...,
+        root_duration: _duration_pb2.Duration | None = ...,
+        unreadable: _abc.Iterable[_builtins.int] | None = ...,
+        unreadable_reason: _builtins.str = ...,
+        wire_problem: _builtins.str = ...,
+        wire_duration: _duration_pb2.Duration | None = ...,
+        is_lost: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["root_duration", b"root_duration", "wire_duration", b"wire_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_lost", b"is_lost", "is_same_root", b"is_same_root", "node", b"node", "root_duration", b"root_duration", "root_problem", b"root_problem", "unreadable", b"unreadable", "unreadable_reason", b"unreadable_reason", "wire_duration", b"wire_duration", "wire_problem", b"wire_problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FilesOnNode: _TypeAlias = FilesOnNode  # noqa: Y015
 
 @_typing.final
 class DownloadFileRequest(_message.Message):

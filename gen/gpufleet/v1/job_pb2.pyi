@@ -249,6 +249,34 @@ DEPENDENCY_CONDITION_FAIL: DependencyCondition.ValueType  # 3
 """The other job failed."""
 Global___DependencyCondition: _TypeAlias = DependencyCondition  # noqa: Y015
 
+class _FileWay:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FileWayEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileWay.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FILE_WAY_UNSPECIFIED: _FileWay.ValueType  # 0
+    """Nobody told."""
+    FILE_WAY_WIRE: _FileWay.ValueType  # 1
+    """From the scheduler."""
+    FILE_WAY_CACHE: _FileWay.ValueType  # 2
+    """The node had it from a job before."""
+    FILE_WAY_SHARED_ROOT: _FileWay.ValueType  # 3
+    """It was read in the shared folder."""
+
+class FileWay(_FileWay, metaclass=_FileWayEnumTypeWrapper):
+    """FileWay is how a file of a job came to its node."""
+
+FILE_WAY_UNSPECIFIED: FileWay.ValueType  # 0
+"""Nobody told."""
+FILE_WAY_WIRE: FileWay.ValueType  # 1
+"""From the scheduler."""
+FILE_WAY_CACHE: FileWay.ValueType  # 2
+"""The node had it from a job before."""
+FILE_WAY_SHARED_ROOT: FileWay.ValueType  # 3
+"""It was read in the shared folder."""
+Global___FileWay: _TypeAlias = FileWay  # noqa: Y015
+
 @_typing.final
 class TerminalSize(_message.Message):
     """TerminalSize is the size of a terminal."""
@@ -607,16 +635,27 @@ class InputFile(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     IS_EXECUTABLE_FIELD_NUMBER: _builtins.int
+    SHARED_ROOT_FIELD_NUMBER: _builtins.int
+    SHARED_PATH_FIELD_NUMBER: _builtins.int
+    IS_ONLY_SHARED_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Where it lies in the folder of the job's files, such as "data/train.csv": relative, 1,024 bytes at most, without empty
     parts, ".", ".." and control characters. No other file of the job has the same path, or lies below it.
     """
     digest: _builtins.str
-    """SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob."""
+    """SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob; or they lie in a
+    folder that nodes share.
+    """
     size_bytes: _builtins.int
     """Its size in bytes."""
     is_executable: _builtins.bool
     """Whether it is a program."""
+    shared_root: _builtins.str
+    """Id of the shared folder that it lies in, too, 32 hexadecimal digits: see CheckFiles. Empty for none."""
+    shared_path: _builtins.str
+    """Where it lies there, by the same rules as `path`. A node that sees that folder reads it there, as the job's user."""
+    is_only_shared: _builtins.bool
+    """Set by the scheduler: its bytes were not uploaded, so that only nodes which see that folder get the job."""
     def __init__(
         self,
         *,
@@ -624,10 +663,13 @@ class InputFile(_message.Message):
         digest: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
         is_executable: _builtins.bool = ...,
+        shared_root: _builtins.str = ...,
+        shared_path: _builtins.str = ...,
+        is_only_shared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "is_executable", b"is_executable", "path", b"path", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "is_executable", b"is_executable", "is_only_shared", b"is_only_shared", "path", b"path", "shared_path", b"shared_path", "shared_root", b"shared_root", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1108,6 +1150,7 @@ class PlacedRank(_message.Message):
     EXIT_REASON_FIELD_NUMBER: _builtins.int
     EXIT_MESSAGE_FIELD_NUMBER: _builtins.int
     STOP_CAUSE_FIELD_NUMBER: _builtins.int
+    FILE_RUNS_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Rank, from 0."""
     node: _builtins.str
@@ -1140,6 +1183,10 @@ class PlacedRank(_message.Message):
     def exit(self) -> Global___ExitStatus:
         """How its command ended; absent before, or where nobody knows or it never ran (exit_reason then says why)."""
 
+    @_builtins.property
+    def file_runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileRun]:
+        """How its files came, in the order of the spec's; empty before it starts, and where its node did not tell."""
+
     def __init__(
         self,
         *,
@@ -1154,14 +1201,41 @@ class PlacedRank(_message.Message):
         exit_reason: _builtins.str = ...,
         exit_message: _builtins.str = ...,
         stop_cause: _builtins.str = ...,
+        file_runs: _abc.Iterable[Global___FileRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "device_indices", b"device_indices", "device_uuids", b"device_uuids", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "memory_bytes", b"memory_bytes", "node", b"node", "rank", b"rank", "start_time", b"start_time", "stop_cause", b"stop_cause"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "device_indices", b"device_indices", "device_uuids", b"device_uuids", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "file_runs", b"file_runs", "memory_bytes", b"memory_bytes", "node", b"node", "rank", b"rank", "start_time", b"start_time", "stop_cause", b"stop_cause"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlacedRank: _TypeAlias = PlacedRank  # noqa: Y015
+
+@_typing.final
+class FileRun(_message.Message):
+    """FileRun is so many files of a job, one after the other, that came the same way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAY_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    way: Global___FileWay.ValueType
+    """How they came."""
+    count: _builtins.int
+    """How many."""
+    def __init__(
+        self,
+        *,
+        way: Global___FileWay.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "way", b"way"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileRun: _TypeAlias = FileRun  # noqa: Y015
 
 @_typing.final
 class PlacedDevice(_message.Message):

@@ -254,6 +254,7 @@ class InventoryEntry(_message.Message):
     RUN_DURATION_FIELD_NUMBER: _builtins.int
     OUTPUT_BLOCKED_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_FIELD_NUMBER: _builtins.int
+    FILE_RUNS_FIELD_NUMBER: _builtins.int
     phase: Global___AttemptPhase.ValueType
     """Where it is."""
     output_blocked: _builtins.str
@@ -274,6 +275,10 @@ class InventoryEntry(_message.Message):
     def time_limit(self) -> _duration_pb2.Duration:
         """Its time limit as the node has it, 0 for none; set when STARTING or RUNNING, by agents that carry SetTimeLimit out."""
 
+    @_builtins.property
+    def file_runs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.FileRun]:
+        """When RUNNING, how its files came, as in AttemptStarted."""
+
     def __init__(
         self,
         *,
@@ -283,10 +288,11 @@ class InventoryEntry(_message.Message):
         run_duration: _duration_pb2.Duration | None = ...,
         output_blocked: _builtins.str = ...,
         time_limit: _duration_pb2.Duration | None = ...,
+        file_runs: _abc.Iterable[_job_pb2.FileRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "output_blocked", b"output_blocked", "phase", b"phase", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "file_runs", b"file_runs", "key", b"key", "output_blocked", b"output_blocked", "phase", b"phase", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -589,6 +595,7 @@ class AttemptStarted(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    FILE_RUNS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id on the node."""
     @_builtins.property
@@ -599,16 +606,21 @@ class AttemptStarted(_message.Message):
     def age(self) -> _duration_pb2.Duration:
         """How long ago it started, as the node's own clock counts."""
 
+    @_builtins.property
+    def file_runs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.FileRun]:
+        """How its files came, in the order of the launch; empty where it has none, or the agent does not tell."""
+
     def __init__(
         self,
         *,
         key: Global___AttemptKey | None = ...,
         pid: _builtins.int = ...,
         age: _duration_pb2.Duration | None = ...,
+        file_runs: _abc.Iterable[_job_pb2.FileRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "key", b"key", "pid", b"pid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "file_runs", b"file_runs", "key", b"key", "pid", b"pid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -787,6 +799,58 @@ class SpoolState(_message.Message):
 Global___SpoolState: _TypeAlias = SpoolState  # noqa: Y015
 
 @_typing.final
+class FilesChecked(_message.Message):
+    """FilesChecked answers CheckFilesOnNode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    ROOT_PROBLEM_FIELD_NUMBER: _builtins.int
+    ROOT_DURATION_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
+    UNREADABLE_REASON_FIELD_NUMBER: _builtins.int
+    WIRE_PROBLEM_FIELD_NUMBER: _builtins.int
+    WIRE_DURATION_FIELD_NUMBER: _builtins.int
+    request: _builtins.int
+    """The id of the request."""
+    root_problem: _builtins.str
+    """Why the probe could not be read in the node's shared folder, or was another one; empty when it is the same folder."""
+    unreadable_reason: _builtins.str
+    """Why, of the first of them."""
+    wire_problem: _builtins.str
+    """Why the probe could not be fetched from the scheduler; empty when it could, or was not to be."""
+    @_builtins.property
+    def root_duration(self) -> _duration_pb2.Duration:
+        """How long reading the probe took."""
+
+    @_builtins.property
+    def unreadable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Places in `paths` of the files that the user's jobs cannot read there."""
+
+    @_builtins.property
+    def wire_duration(self) -> _duration_pb2.Duration:
+        """How long fetching it took."""
+
+    def __init__(
+        self,
+        *,
+        request: _builtins.int = ...,
+        root_problem: _builtins.str = ...,
+        root_duration: _duration_pb2.Duration | None = ...,
+        unreadable: _abc.Iterable[_builtins.int] | None = ...,
+        unreadable_reason: _builtins.str = ...,
+        wire_problem: _builtins.str = ...,
+        wire_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["root_duration", b"root_duration", "wire_duration", b"wire_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "root_duration", b"root_duration", "root_problem", b"root_problem", "unreadable", b"unreadable", "unreadable_reason", b"unreadable_reason", "wire_duration", b"wire_duration", "wire_problem", b"wire_problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FilesChecked: _TypeAlias = FilesChecked  # noqa: Y015
+
+@_typing.final
 class ProgramLogChunk(_message.Message):
     """ProgramLogChunk answers ReadProgramLog."""
 
@@ -834,6 +898,7 @@ class HeartbeatRequest(_message.Message):
     RANK_READY_FIELD_NUMBER: _builtins.int
     SPOOL_STATE_FIELD_NUMBER: _builtins.int
     PROGRAM_LOG_FIELD_NUMBER: _builtins.int
+    FILES_CHECKED_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name; the same in every message of a stream."""
@@ -876,6 +941,10 @@ class HeartbeatRequest(_message.Message):
         """Lines of the agent's own log."""
 
     @_builtins.property
+    def files_checked(self) -> Global___FilesChecked:
+        """Whether files can be read in the shared folder."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatRequest]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -894,13 +963,14 @@ class HeartbeatRequest(_message.Message):
         rank_ready: Global___RankReady | None = ...,
         spool_state: Global___SpoolState | None = ...,
         program_log: Global___ProgramLogChunk | None = ...,
+        files_checked: Global___FilesChecked | None = ...,
         more: _abc.Iterable[Global___HeartbeatRequest] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "inventory", b"inventory", "launch_refused", b"launch_refused", "program_log", b"program_log", "rank_ready", b"rank_ready", "spool_state", b"spool_state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "inventory", b"inventory", "launch_refused", b"launch_refused", "program_log", b"program_log", "rank_ready", b"rank_ready", "spool_state", b"spool_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "more", b"more", "node", b"node", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "spool_state", b"spool_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "more", b"more", "node", b"node", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "spool_state", b"spool_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["inventory", "beat", "attempt_started", "attempt_exited", "launch_refused", "rank_ready", "spool_state", "program_log"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["inventory", "beat", "attempt_started", "attempt_exited", "launch_refused", "rank_ready", "spool_state", "program_log", "files_checked"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -1433,6 +1503,60 @@ class ReadProgramLog(_message.Message):
 Global___ReadProgramLog: _TypeAlias = ReadProgramLog  # noqa: Y015
 
 @_typing.final
+class CheckFilesOnNode(_message.Message):
+    """CheckFilesOnNode asks whether the node's shared folder is the one that the caller of CheckFiles has, and how fast files
+    come. A node checks a few at a time, and says so where there are more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    BY_WIRE_FIELD_NUMBER: _builtins.int
+    request: _builtins.int
+    """Id of the request, repeated in the answer."""
+    root: _builtins.str
+    """Id of the caller's shared folder; empty for none: then nothing is read there."""
+    probe: _builtins.str
+    """Name of the probe at the top of that folder, ".gpufleet-probe-" and 32 hexadecimal digits, or a path that ends so."""
+    digest: _builtins.str
+    """SHA-256 of the probe, in lower-case hexadecimal."""
+    size_bytes: _builtins.int
+    """Size of the probe in bytes."""
+    user: _builtins.str
+    """The user whose jobs are to read the files."""
+    by_wire: _builtins.bool
+    """Whether to fetch the probe from the scheduler, too."""
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths below that folder: whether they can be read there as that user's jobs would."""
+
+    def __init__(
+        self,
+        *,
+        request: _builtins.int = ...,
+        root: _builtins.str = ...,
+        probe: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        user: _builtins.str = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        by_wire: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_wire", b"by_wire", "digest", b"digest", "paths", b"paths", "probe", b"probe", "request", b"request", "root", b"root", "size_bytes", b"size_bytes", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckFilesOnNode: _TypeAlias = CheckFilesOnNode  # noqa: Y015
+
+@_typing.final
 class SetLogLevel(_message.Message):
     """SetLogLevel changes the agent's log level while it runs."""
 
@@ -1552,6 +1676,7 @@ class HeartbeatResponse(_message.Message):
     CLEAR_TROUBLES_FIELD_NUMBER: _builtins.int
     TELL_WARNING_FIELD_NUMBER: _builtins.int
     SET_TIME_LIMIT_FIELD_NUMBER: _builtins.int
+    CHECK_FILES_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
@@ -1629,6 +1754,10 @@ class HeartbeatResponse(_message.Message):
         """Give a rank another time limit."""
 
     @_builtins.property
+    def check_files(self) -> Global___CheckFilesOnNode:
+        """Check the shared folder, and how files come."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -1655,13 +1784,14 @@ class HeartbeatResponse(_message.Message):
         clear_troubles: Global___ClearTroubles | None = ...,
         tell_warning: Global___TellWarning | None = ...,
         set_time_limit: Global___SetTimeLimit | None = ...,
+        check_files: Global___CheckFilesOnNode | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -1950,6 +2080,7 @@ class FetchBlobRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    CHECK_REQUEST_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """SHA-256 of the file, in lower-case hexadecimal."""
     offset: _builtins.int
@@ -1958,9 +2089,11 @@ class FetchBlobRequest(_message.Message):
     """The node's name."""
     incarnation: _builtins.int
     """The agent's incarnation, as registered."""
+    check_request: _builtins.int
+    """The request of the check that it is for; 0 for a rank."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
-        """The rank that it is for."""
+        """The rank that it is for; absent for a check."""
 
     def __init__(
         self,
@@ -1970,10 +2103,11 @@ class FetchBlobRequest(_message.Message):
         node: _builtins.str = ...,
         incarnation: _builtins.int = ...,
         key: Global___AttemptKey | None = ...,
+        check_request: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "incarnation", b"incarnation", "key", b"key", "node", b"node", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_request", b"check_request", "digest", b"digest", "incarnation", b"incarnation", "key", b"key", "node", b"node", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

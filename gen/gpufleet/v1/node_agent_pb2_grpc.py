@@ -102,8 +102,8 @@ class NodeAgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchBlob(self, request, context):
-        """FetchBlob streams a file of an attempt that is placed on the node, from an offset on. Errors: FILE_NOT_UPLOADED when
-        it is not stored any more, PERMISSION_DENIED when no attempt of the node names it.
+        """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
+        Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

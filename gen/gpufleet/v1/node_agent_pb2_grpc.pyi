@@ -48,8 +48,8 @@ class NodeAgentStub:
     OpenChannel: _grpc.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]
     """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
     FetchBlob: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]
-    """FetchBlob streams a file of an attempt that is placed on the node, from an offset on. Errors: FILE_NOT_UPLOADED when
-    it is not stored any more, PERMISSION_DENIED when no attempt of the node names it.
+    """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
+    Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
     """
 
 @_typing.type_check_only
@@ -72,8 +72,8 @@ class NodeAgentAsyncStub(NodeAgentStub):
     OpenChannel: _aio.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]  # type: ignore[assignment]
     """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
     FetchBlob: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]  # type: ignore[assignment]
-    """FetchBlob streams a file of an attempt that is placed on the node, from an offset on. Errors: FILE_NOT_UPLOADED when
-    it is not stored any more, PERMISSION_DENIED when no attempt of the node names it.
+    """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
+    Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
     """
 
 class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
@@ -123,8 +123,8 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
         request: _node_agent_pb2.FetchBlobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.FetchBlobResponse], _abc.AsyncIterator[_node_agent_pb2.FetchBlobResponse]]:
-        """FetchBlob streams a file of an attempt that is placed on the node, from an offset on. Errors: FILE_NOT_UPLOADED when
-        it is not stored any more, PERMISSION_DENIED when no attempt of the node names it.
+        """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
+        Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
         """
 
 def add_NodeAgentServicer_to_server(servicer: NodeAgentServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

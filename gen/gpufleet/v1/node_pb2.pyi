@@ -501,6 +501,9 @@ class NodeInfo(_message.Message):
     CUDA_RUNTIME_VERSION_FIELD_NUMBER: _builtins.int
     OPEN_FILES_MAX_FIELD_NUMBER: _builtins.int
     DEVICES_FIX_FIELD_NUMBER: _builtins.int
+    SHARED_ROOT_FOLDER_FIELD_NUMBER: _builtins.int
+    SHARED_ROOT_FIELD_NUMBER: _builtins.int
+    SHARED_ROOT_PROBLEM_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     """Host name of the machine."""
     cpus: _builtins.int
@@ -531,6 +534,12 @@ class NodeInfo(_message.Message):
     """Files that the agent and its jobs may each hold open; 0 when it does not tell."""
     devices_fix: _builtins.str
     """What to do about devices_note, for people; empty when there is nothing to be done."""
+    shared_root_folder: _builtins.str
+    """The folder that it shares with people and other nodes, as it is called there; empty for none."""
+    shared_root: _builtins.str
+    """Id of that folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty where it cannot be used."""
+    shared_root_problem: _builtins.str
+    """Why it cannot be used; empty when it can."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
         """Devices in index order."""
@@ -564,10 +573,13 @@ class NodeInfo(_message.Message):
         cuda_runtime_version: _builtins.str = ...,
         open_files_max: _builtins.int = ...,
         devices_fix: _builtins.str = ...,
+        shared_root_folder: _builtins.str = ...,
+        shared_root: _builtins.str = ...,
+        shared_root_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_time", b"expires_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "torch_version", b"torch_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "shared_root", b"shared_root", "shared_root_folder", b"shared_root_folder", "shared_root_problem", b"shared_root_problem", "torch_version", b"torch_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -700,6 +712,7 @@ class Node(_message.Message):
     HAS_CREDENTIAL_FIELD_NUMBER: _builtins.int
     IS_REVOKED_FIELD_NUMBER: _builtins.int
     AWAITS_APPROVAL_FIELD_NUMBER: _builtins.int
+    SHARED_ROOT_IS_CHECKED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The node's name, unique in the cluster."""
     state: Global___NodeState.ValueType
@@ -730,6 +743,10 @@ class Node(_message.Message):
     """Whether its credential was revoked: nothing may register under its name until it is approved or forgotten."""
     awaits_approval: _builtins.bool
     """Whether it is given no work until somebody approves it."""
+    shared_root_is_checked: _builtins.bool
+    """Whether it has read in its shared folder what somebody had just written there: see CheckFiles. Before that, and after
+    it could not, no file is read there.
+    """
     @_builtins.property
     def info(self) -> Global___NodeInfo:
         """What its agent said of it."""
@@ -778,10 +795,11 @@ class Node(_message.Message):
         has_credential: _builtins.bool = ...,
         is_revoked: _builtins.bool = ...,
         awaits_approval: _builtins.bool = ...,
+        shared_root_is_checked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "last_heard_time", b"last_heard_time", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "awaits_approval", b"awaits_approval", "cpu_percent", b"cpu_percent", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "has_credential", b"has_credential", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "is_revoked", b"is_revoked", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "awaits_approval", b"awaits_approval", "cpu_percent", b"cpu_percent", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "has_credential", b"has_credential", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "is_revoked", b"is_revoked", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "round_trip", b"round_trip", "shared_root_is_checked", b"shared_root_is_checked", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu_percent: _TypeAlias = _typing.Literal["cpu_percent"]  # noqa: Y015
     _WhichOneofArgType__cpu_percent: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent"]  # noqa: Y015

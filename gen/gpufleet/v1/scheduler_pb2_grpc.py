@@ -276,6 +276,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobResponse.FromString,
                 _registered_method=True)
+        self.CheckFiles = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/CheckFiles',
+                request_serializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesResponse.FromString,
+                _registered_method=True)
         self.DownloadFile = channel.unary_stream(
                 '/gpufleet.v1.Scheduler/DownloadFile',
                 request_serializer=gpufleet_dot_v1_dot_files__pb2.DownloadFileRequest.SerializeToString,
@@ -664,6 +669,15 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckFiles(self, request, context):
+        """CheckFiles asks nodes whether the folder that they share is the caller's, by a probe that the caller has just written
+        there, and whether the caller's jobs can read files there. What a node finds is kept: only a node that has read
+        such a probe is told to read files in that folder. Errors: TOO_MANY_STREAMS, FILE_NOT_UPLOADED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DownloadFile(self, request, context):
         """DownloadFile streams a file of a job. Not built yet.
         """
@@ -967,6 +981,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.DownloadBlob,
                     request_deserializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobResponse.SerializeToString,
+            ),
+            'CheckFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckFiles,
+                    request_deserializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesResponse.SerializeToString,
             ),
             'DownloadFile': grpc.unary_stream_rpc_method_handler(
                     servicer.DownloadFile,
@@ -2284,6 +2303,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/DownloadBlob',
             gpufleet_dot_v1_dot_files__pb2.DownloadBlobRequest.SerializeToString,
             gpufleet_dot_v1_dot_files__pb2.DownloadBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/CheckFiles',
+            gpufleet_dot_v1_dot_files__pb2.CheckFilesRequest.SerializeToString,
+            gpufleet_dot_v1_dot_files__pb2.CheckFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -148,6 +148,11 @@ class SchedulerStub:
     """
     DownloadBlob: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadBlobRequest, _files_pb2.DownloadBlobResponse]
     """DownloadBlob streams a file that the caller has uploaded, from an offset on. Errors: FILE_NOT_UPLOADED."""
+    CheckFiles: _grpc.UnaryUnaryMultiCallable[_files_pb2.CheckFilesRequest, _files_pb2.CheckFilesResponse]
+    """CheckFiles asks nodes whether the folder that they share is the caller's, by a probe that the caller has just written
+    there, and whether the caller's jobs can read files there. What a node finds is kept: only a node that has read
+    such a probe is told to read files in that folder. Errors: TOO_MANY_STREAMS, FILE_NOT_UPLOADED.
+    """
     DownloadFile: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]
@@ -286,6 +291,11 @@ class SchedulerAsyncStub(SchedulerStub):
     """
     DownloadBlob: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadBlobRequest, _files_pb2.DownloadBlobResponse]  # type: ignore[assignment]
     """DownloadBlob streams a file that the caller has uploaded, from an offset on. Errors: FILE_NOT_UPLOADED."""
+    CheckFiles: _aio.UnaryUnaryMultiCallable[_files_pb2.CheckFilesRequest, _files_pb2.CheckFilesResponse]  # type: ignore[assignment]
+    """CheckFiles asks nodes whether the folder that they share is the caller's, by a probe that the caller has just written
+    there, and whether the caller's jobs can read files there. What a node finds is kept: only a node that has read
+    such a probe is told to read files in that folder. Errors: TOO_MANY_STREAMS, FILE_NOT_UPLOADED.
+    """
     DownloadFile: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]  # type: ignore[assignment]
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]  # type: ignore[assignment]
@@ -703,6 +713,17 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_files_pb2.DownloadBlobResponse], _abc.AsyncIterator[_files_pb2.DownloadBlobResponse]]:
         """DownloadBlob streams a file that the caller has uploaded, from an offset on. Errors: FILE_NOT_UPLOADED."""
+
+    @_abc_1.abstractmethod
+    def CheckFiles(
+        self,
+        request: _files_pb2.CheckFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_pb2.CheckFilesResponse, _abc.Awaitable[_files_pb2.CheckFilesResponse]]:
+        """CheckFiles asks nodes whether the folder that they share is the caller's, by a probe that the caller has just written
+        there, and whether the caller's jobs can read files there. What a node finds is kept: only a node that has read
+        such a probe is told to read files in that folder. Errors: TOO_MANY_STREAMS, FILE_NOT_UPLOADED.
+        """
 
     @_abc_1.abstractmethod
     def DownloadFile(

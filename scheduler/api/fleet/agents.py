@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.jobs.run_protos import key_to_proto
+from gpufleet.jobs.run_protos import key_to_proto, runs_from_proto
 from gpufleet.telemetry.logs import fields
 
 from ...blobs.store import BlobStore
@@ -232,7 +232,10 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             case "attempt_started":
                 started = request.attempt_started
                 run_span = Span(max(0, span_of(started.age)))
-                report(events.RankStarted(at=now, node=node, key=rank_key(started.key), run_span=run_span))
+                runs = runs_from_proto(started.file_runs)
+                report(
+                    events.RankStarted(at=now, node=node, key=rank_key(started.key), run_span=run_span, file_runs=runs)
+                )
             case "attempt_exited":
                 key = rank_key(request.attempt_exited.key)
                 exit_ = rank_exit(request.attempt_exited)
@@ -257,6 +260,9 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 waiting = connection.logs.get(request.program_log.request)
                 if waiting is not None and not waiting.full():
                     waiting.put_nowait(request.program_log)
+                connection.done(request.sequence)
+            case "files_checked":
+                connection.answered(request.files_checked)
                 connection.done(request.sequence)
             case "rank_ready":
                 ready = request.rank_ready
@@ -313,7 +319,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         """A file of an attempt that is placed on the node, from an offset on."""
         assert self._blobs is not None
         check_own_node(self._engine.view, caller(), node_name(request.node))
-        async with aclosing(pieces_of(self._engine.view.durable, self._blobs, request)) as pieces:
+        async with aclosing(pieces_of(self._engine.view.durable, self._links, self._blobs, request)) as pieces:
             async for piece in pieces:
                 yield piece
 

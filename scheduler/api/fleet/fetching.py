@@ -12,7 +12,9 @@ from gpufleet.jobs.folders import ManifestError
 
 from ...blobs.reading import pieces_from
 from ...blobs.store import BlobStore
+from ...links import Links
 from ...state.durable import Durable
+from ...state.ids import UserName
 from ...state.jobs import Job
 from ...wire.convert import rank_key
 from ...wire.validate import node_name
@@ -21,25 +23,43 @@ OWN_STEP = "Nothing: a node fetches the files of its own attempts alone."
 
 
 async def pieces_of(
-    durable: Durable, blobs: BlobStore, request: pb.FetchBlobRequest
+    durable: Durable, links: Links, blobs: BlobStore, request: pb.FetchBlobRequest
 ) -> AsyncGenerator[pb.FetchBlobResponse, None]:
     """The bytes from the offset on. Errors: PERMISSION_DENIED, FILE_NOT_UPLOADED, OFFSET_OUT_OF_RANGE."""
     if not is_digest(request.digest):
         raise invalid("digest", "is not a SHA-256 in lower-case hexadecimal", next_step="name a file of the launch")
-    job = job_of(durable, request)
-    if not await asyncio.to_thread(_is_named, blobs, job, request.digest):
-        raise GpufleetError(
-            Reason.PERMISSION_DENIED,
-            f"no attempt that is placed on node {request.node} names this file",
-            next_step=OWN_STEP,
-        )
-    owner = job.user
+    if request.check_request:
+        owner = _owner_of_check(links, request)
+    else:
+        job = job_of(durable, request)
+        if not await asyncio.to_thread(_is_named, blobs, job, request.digest):
+            raise GpufleetError(
+                Reason.PERMISSION_DENIED,
+                f"no attempt that is placed on node {request.node} names this file",
+                next_step=OWN_STEP,
+            )
+        owner = job.user
     descriptor = await asyncio.to_thread(blobs.open, owner, request.digest)
     if descriptor is None:
         raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {request.digest} of {owner} is not stored any more")
     async with aclosing(pieces_from(descriptor, request.offset)) as pieces:
         async for offset, data in pieces:
             yield pb.FetchBlobResponse(data=data, offset=offset)
+
+
+def _owner_of_check(links: Links, request: pb.FetchBlobRequest) -> UserName:
+    """Whose file it is, if the node is asked just now how fast it comes."""
+    connection = links.of(node_name(request.node))
+    check = None if connection is None else connection.checks.get(request.check_request)
+    if connection is None or connection.incarnation != request.incarnation or check is None:
+        check = None
+    if check is None or check.digest != request.digest:
+        raise GpufleetError(
+            Reason.PERMISSION_DENIED,
+            f"node {request.node} is not asked to check this file",
+            next_step="Nothing: a node fetches for a check what that names.",
+        )
+    return check.user
 
 
 def job_of(durable: Durable, request: pb.FetchBlobRequest) -> Job:

@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpufleet.v1 import files_pb2
@@ -115,12 +115,16 @@ async def _next(requests: AsyncIterator[files_pb2.UploadBlobRequest]) -> files_p
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A file that a job names and that is not there: of which spec the how-manieth, and why."""
+    """A file that a job names and that is not there: of which spec the how-manieth, and why.
+
+    `is_other`: it is there, and has another size than was said.
+    """
 
     spec: int
     number: int
     file: InputFile
     why: str
+    is_other: bool = False
 
 
 def missing_files(blobs: BlobStore, user: UserName, specs: Sequence[JobSpec]) -> list[Missing]:
@@ -134,8 +138,32 @@ def missing_files(blobs: BlobStore, user: UserName, specs: Sequence[JobSpec]) ->
                 found.append(Missing(number, place, each, f"{each.path!r} is not uploaded"))
             elif size != each.size_bytes:
                 why = f"{each.path!r} has {size:,} bytes, not {each.size_bytes:,}"
-                found.append(Missing(number, place, each, why))
+                found.append(Missing(number, place, each, why, is_other=True))
     return found
+
+
+def only_shared(missing: Sequence[Missing], roots: Container[str]) -> tuple[list[Missing], list[Missing]]:
+    """Those that nodes read in a shared folder of these, and all others. Errors: INVALID_ARGUMENT."""
+    found: list[Missing] = []
+    others: list[Missing] = []
+    for each in missing:
+        if each.is_other or not each.file.shared_root:
+            others.append(each)
+        elif each.file.shared_root not in roots:
+            why = f"{each.why}, and no node was found to see the shared folder {each.file.shared_root}"
+            others.append(replace(each, why=why))
+        else:
+            found.append(each)
+    first: dict[int, str] = {}
+    for each in found:
+        root = first.setdefault(each.spec, each.file.shared_root)
+        if root != each.file.shared_root:
+            raise invalid(
+                f"specs[{each.spec}].files[{each.number}].shared_root",
+                "is another shared folder than that of a file before it",
+                next_step="upload those of one of the two",
+            )
+    return found, others
 
 
 def not_uploaded(missing: Sequence[Missing], field: str) -> GpufleetError:

@@ -24,12 +24,13 @@ from ...wire.alike_specs import CheckedSpec, KnownSpecs
 from ...wire.convert_jobs import job_proto, state_of
 from ...wire.digests import digest_of
 from ...wire.gpu_choice import apply_gpu
+from ...wire.input_files import with_shared_root
 from ...wire.validate import check_request_id, wanted_jobs
 from ..answers import reply_of
 from ..roles import caller
 from .arrays import failed_indices, show_items
 from .bands import band_within, band_word, check_band, default_band
-from .files import missing_files, not_uploaded
+from .files import missing_files, not_uploaded, only_shared
 from .finding import JobsFound
 from .folders import check_folders
 from .secrets import check_secrets
@@ -74,7 +75,8 @@ class SubmitCalls(JobsFound):
             return await self._submitted_again(request, trace)
         jobs = wanted_jobs(request, self.known_specs)
         self._check_secrets([job.spec for job in jobs], request)
-        notes = await self._check_files([job.spec for job in jobs], request)
+        specs, notes = await self._with_files([job.spec for job in jobs], request)
+        jobs = [replace(job, spec=spec) for job, spec in zip(jobs, specs, strict=True)]
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
         submitted = JobsSubmitted(
@@ -100,18 +102,21 @@ class SubmitCalls(JobsFound):
         if (caller().user, request.request_id) not in self.engine.view.durable.requests:
             check_secrets(self.engine.view.durable, caller().user, specs, field)
 
-    async def _check_files(
+    async def _with_files(
         self, specs: Sequence[JobSpec], request: scheduler_pb2.SubmitRequest, field: str = "specs[{}].files[{}]"
-    ) -> tuple[str, ...]:
-        """Keep the files and folders that the jobs name; a dry run notes those that are not there.
+    ) -> tuple[Sequence[JobSpec], tuple[str, ...]]:
+        """Keep the files and folders that the jobs name; files that lie in a shared folder alone bind a job to nodes
+        that see it. A dry run notes those that are not there.
 
         Errors: FILE_NOT_UPLOADED and those of `check_folders`, but for a request that was carried out before.
         """
         if not any(spec.files or spec.folder for spec in specs):
-            return ()
+            return specs, ()
         missing = await asyncio.to_thread(missing_files, self.blobs, caller().user, specs)
         if (caller().user, request.request_id) in self.engine.view.durable.requests:
-            return ()
+            return specs, ()
+        roots = {node.shared_root for node in self.engine.view.durable.nodes.values() if node.shared_root}
+        shared, missing = only_shared(missing, roots)
         if missing and not request.dry_run:
             raise not_uploaded(missing, field)
         notes = (f"{len(missing):,} of its files are not uploaded yet",) if missing else ()
@@ -121,8 +126,9 @@ class SubmitCalls(JobsFound):
         except GpufleetError as problem:
             if not request.dry_run or problem.reason is not Reason.FILE_NOT_UPLOADED:
                 raise
-            return (*notes, "its folder is not uploaded yet")
-        return notes
+            notes = (*notes, "its folder is not uploaded yet")
+        bound = [[each.file for each in shared if each.spec == number] for number in range(len(specs))]
+        return [with_shared_root(spec, files) for spec, files in zip(specs, bound, strict=True)], notes
 
     def _bands_of(self, request: scheduler_pb2.SubmitRequest, jobs: list[CheckedSpec]) -> tuple[Band, ...]:
         """The bands that are asked for. Errors: BAND_REFUSED, but for a request that was carried out before."""
@@ -154,7 +160,7 @@ class SubmitCalls(JobsFound):
             items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
         spec = replace(job.spec, after=(), begin_at=None, trace_context=trace or new_traceparent())
         self._check_secrets([spec], request, "rerun_failed_job_id: secrets")
-        missing = await self._check_files([spec], request, "rerun_failed_job_id")
+        (spec,), missing = await self._with_files([spec], request, "rerun_failed_job_id")
         band = band_within(self.engine.view.limits.bands, job.band)
         notes = (
             (f"job {job.id} is in band {band_word(job.band)}; you have {band_word(band)}",) if band != job.band else ()

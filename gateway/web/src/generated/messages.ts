@@ -65,6 +65,7 @@ export interface Calls {
   readonly CountRequests: { readonly request: CountRequestsRequest; readonly response: CountRequestsResponse };
   readonly ListRequestUsage: { readonly request: ListRequestUsageRequest; readonly response: ListRequestUsageResponse };
   readonly FindMissingBlobs: { readonly request: FindMissingBlobsRequest; readonly response: FindMissingBlobsResponse };
+  readonly CheckFiles: { readonly request: CheckFilesRequest; readonly response: CheckFilesResponse };
   readonly CreateToken: { readonly request: CreateTokenRequest; readonly response: CreateTokenResponse };
   readonly JoinProgram: { readonly request: JoinProgramRequest; readonly response: JoinProgramResponse };
   readonly ListTokens: { readonly request: ListTokensRequest; readonly response: ListTokensResponse };
@@ -139,6 +140,13 @@ export type DependencyCondition =
   | "DEPENDENCY_CONDITION_OK"
   | "DEPENDENCY_CONDITION_ANY"
   | "DEPENDENCY_CONDITION_FAIL";
+
+/** FileWay is how a file of a job came to its node. */
+export type FileWay =
+  | "FILE_WAY_UNSPECIFIED"
+  | "FILE_WAY_WIRE"
+  | "FILE_WAY_CACHE"
+  | "FILE_WAY_SHARED_ROOT";
 
 /** NodeState says whether a node can be given work. */
 export type NodeState =
@@ -339,12 +347,23 @@ export interface InputFile {
    * empty parts, ".", ".." and control characters. No other file of the job has the same path, or lies below it.
    */
   readonly path: string;
-  /** SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob. */
+  /**
+   * SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob; or they lie in a
+   * folder that nodes share.
+   */
   readonly digest: string;
   /** Its size in bytes. */
   readonly size_bytes: Int64;
   /** Whether it is a program. */
   readonly is_executable: boolean;
+  /** Id of the shared folder that it lies in, too, 32 hexadecimal digits: see CheckFiles. Empty for none. */
+  readonly shared_root: string;
+  /**
+   * Where it lies there, by the same rules as `path`. A node that sees that folder reads it there, as the job's user.
+   */
+  readonly shared_path: string;
+  /** Set by the scheduler: its bytes were not uploaded, so that only nodes which see that folder get the job. */
+  readonly is_only_shared: boolean;
 }
 
 /**
@@ -556,6 +575,16 @@ export interface PlacedRank {
    * empty where it ended by itself.
    */
   readonly stop_cause: string;
+  /** How its files came, in the order of the spec's; empty before it starts, and where its node did not tell. */
+  readonly file_runs: readonly FileRun[];
+}
+
+/** FileRun is so many files of a job, one after the other, that came the same way. */
+export interface FileRun {
+  /** How they came. */
+  readonly way: FileWay;
+  /** How many. */
+  readonly count: number;
 }
 
 /** PlacedDevice is one device as it was when the scheduler decided. */
@@ -981,6 +1010,14 @@ export interface NodeInfo {
   readonly open_files_max: Int64;
   /** What to do about devices_note, for people; empty when there is nothing to be done. */
   readonly devices_fix: string;
+  /** The folder that it shares with people and other nodes, as it is called there; empty for none. */
+  readonly shared_root_folder: string;
+  /**
+   * Id of that folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty where it cannot be used.
+   */
+  readonly shared_root: string;
+  /** Why it cannot be used; empty when it can. */
+  readonly shared_root_problem: string;
 }
 
 /** HeldShare is the part of a device that a job holds. */
@@ -1064,6 +1101,11 @@ export interface Node {
   readonly is_revoked: boolean;
   /** Whether it is given no work until somebody approves it. */
   readonly awaits_approval: boolean;
+  /**
+   * Whether it has read in its shared folder what somebody had just written there: see CheckFiles. Before that, and
+   * after it could not, no file is read there.
+   */
+  readonly shared_root_is_checked: boolean;
 }
 
 /** CheckCapacityRequest asks whether a request would start now. */
@@ -1394,6 +1436,55 @@ export interface DownloadBlobResponse {
   readonly data: Bytes;
   /** Size of the whole file in bytes; in the first message. */
   readonly size_bytes: Int64;
+}
+
+/** CheckFilesRequest tells of a probe, a file of random bytes that the caller has just written in its shared folder. */
+export interface CheckFilesRequest {
+  /**
+   * Id of the folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty for none: then only how fast
+   * files come by the scheduler is asked.
+   */
+  readonly root: string;
+  /** Path of the probe in that folder; its name is ".gpufleet-probe-" and 32 hexadecimal digits. */
+  readonly probe: string;
+  /** SHA-256 of the probe, in lower-case hexadecimal. */
+  readonly digest: string;
+  /** Size of the probe in bytes, 64 MiB at most. */
+  readonly size_bytes: Int64;
+  /** Paths in that folder, 1,000 at most, that the caller's jobs are to read. */
+  readonly paths: readonly string[];
+  /** Whether the nodes are to fetch the probe from the scheduler, too, to which the caller has uploaded it. */
+  readonly by_wire: boolean;
+  /** The nodes to ask; empty for all. */
+  readonly nodes: readonly string[];
+}
+
+/** CheckFilesResponse tells what each node has found, in the order of their names. */
+export interface CheckFilesResponse {
+  /** A node each, those that are lost, too. */
+  readonly nodes: readonly FilesOnNode[];
+}
+
+/** FilesOnNode is how files come to a node. */
+export interface FilesOnNode {
+  /** The node's name. */
+  readonly node: string;
+  /** Whether it has read the probe: its shared folder is the caller's. */
+  readonly is_same_root: boolean;
+  /** Why not; empty when it has. */
+  readonly root_problem: string;
+  /** How long reading the probe took; absent when it was not read. */
+  readonly root_duration?: Duration;
+  /** Places in the request's `paths` of the files that the caller's jobs cannot read there. */
+  readonly unreadable: readonly number[];
+  /** Why, of the first of them. */
+  readonly unreadable_reason: string;
+  /** Why the probe could not be fetched from the scheduler; empty when it could, or was not to be. */
+  readonly wire_problem: string;
+  /** How long fetching it took; absent when it was not fetched. */
+  readonly wire_duration?: Duration;
+  /** Whether the node is lost, so that it was not asked. */
+  readonly is_lost: boolean;
 }
 
 /** DownloadFileRequest names a file of a job. */
