@@ -126,7 +126,13 @@ def _start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[byte
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")},
+            # As whom jobs run is measured by itself, in `isolation`.
+            env={
+                "GPUCTL_AGENT_ISOLATION_USERS": "shared",
+                **os.environ,
+                "XDG_CONFIG_HOME": str(folder / "config"),
+                "XDG_STATE_HOME": str(folder / "state"),
+            },
         )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpufleet.v1.node_pb2 import NodeInfo
 
-from gpufleet.config.agent_settings import AgentSettings
+from gpufleet.config.agent_settings import SHARED, AgentSettings
 from gpufleet.config.merged import Live
 from gpufleet.config.paths import log_file
 from gpufleet.devices.device import DeviceSource
@@ -40,6 +40,8 @@ from .agent import Node, NodeAgent, Tuning
 from .credential import Credential
 from .identity import DataFolder
 from .isolation import Isolating
+from .isolation_choice import chosen_accounts, sentence_of
+from .isolation_probe import why_not_apart
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return asyncio.run(_stop_keeper(folder, kill=given.kill))
             with ProgramLog("agent", live.now.log, log_file(folder.path, "agent")) as log:
                 credential = Credential(folder.path, lambda: token_of(live.now))
-                isolating = Isolating(live.now.isolation, folder.path)
+                isolating = _isolating(live.now, folder)
                 limiting = Limiting(live.now.isolation, isolates=isolating.is_on)
                 program = _Program(live, folder, log, wants_automatic_gpu(given), credential, isolating, limiting)
                 return event_loop.run(program.run(), live.now.event_loop)
@@ -134,7 +136,8 @@ class _Program:
 
         def info() -> NodeInfo:
             labels = dict(self.live.now.labels)
-            return node_info(NodeNaming(node=name, advertise=advertised, labels=labels), facts, source)
+            naming = NodeNaming(node=name, advertise=advertised, labels=labels, accounts=self.isolating.as_proto())
+            return node_info(naming, facts, source)
 
         return Node(
             name=name,
@@ -228,6 +231,20 @@ class _Program:
             _log.warning("%s needs a restart of the agent", change)
         if any(change.key == "labels" for change in reloaded.applied):
             agent.renew()
+
+
+def _isolating(settings: AgentSettings, folder: DataFolder) -> Isolating:
+    """As whom jobs run, tried for real where that was left to the agent; it says so in its log."""
+    chosen = chosen_accounts(
+        settings.isolation.users,
+        settings.owner,
+        is_from_before=folder.is_from_before,
+        why_not_apart=lambda: why_not_apart(folder.path),
+    )
+    isolating = Isolating(settings.isolation, folder.path, chosen)
+    is_open = chosen.users == SHARED
+    _log.log(logging.WARNING if is_open else logging.INFO, "%s", sentence_of(chosen, isolating.own_account.name))
+    return isolating
 
 
 def _load(file: Path) -> Load:

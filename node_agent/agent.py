@@ -348,6 +348,8 @@ class NodeAgent:
             raise StaleTerm(answer.term, self._heartbeats.highest_term)
         if answer.credential:
             self._node.credential.keep(answer.credential)
+        if self._node.isolating is not None:
+            self._node.isolating.take_owner(answer.owner)
 
     async def _hold(self, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.HasField("command_valid_for"):

@@ -18,11 +18,15 @@ IDENTITY_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """`agent_id` is random and stays; `incarnation` rises with each start; `highest_term` ever seen."""
+    """`agent_id` is random and stays; `incarnation` rises with each start; `highest_term` ever seen.
+
+    `is_from_before`: the agent was here before it could be chosen as whom jobs run, and shares its account as it did.
+    """
 
     agent_id: str
     incarnation: int
     highest_term: int
+    is_from_before: bool = False
 
 
 class DataFolder:
@@ -32,6 +36,12 @@ class DataFolder:
         """Take the folder, making it where it is not; a second agent is refused with the first one's pid."""
         self.path = path
         self._lock = lock_folder(path, "agent")
+
+    @property
+    def is_from_before(self) -> bool:
+        """As of `Identity`; false of a folder that is new."""
+        stored = self._read()
+        return stored is not None and stored.is_from_before
 
     def next_identity(self) -> Identity:
         """The identity of this start: the next incarnation of the stored one, on the disk before its use."""
@@ -64,6 +74,7 @@ class DataFolder:
                 agent_id=str(fields["agent_id"]),
                 incarnation=int(fields["incarnation"]),
                 highest_term=int(fields["highest_term"]),
+                is_from_before=bool(fields.get("is_from_before", True)),
             )
         except FileNotFoundError:
             return None

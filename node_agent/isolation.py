@@ -12,7 +12,9 @@ import pwd
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpufleet.config.agent_settings import ACCOUNTS, SHARED, IsolationSettings
+from gpufleet.v1 import node_pb2
+
+from gpufleet.config.agent_settings import ACCOUNTS, AUTO, OWNER, RANGE, SHARED, IsolationSettings
 from gpufleet.devices.device import Device
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.whole_file import replace_file
@@ -21,43 +23,77 @@ from .core.environment import Account
 from .core.launch import HOME_PATH, Isolation, Refusal, RefusalReason
 from .device_nodes import nodes_of
 from .environment import own_account
+from .isolation_choice import AccountChoice
 
 UIDS_FILE = "uids.json"
+
+RUNS_AS = {
+    SHARED: node_pb2.RUNS_AS_SHARED,
+    OWNER: node_pb2.RUNS_AS_OWNER,
+    RANGE: node_pb2.RUNS_AS_RANGE,
+    ACCOUNTS: node_pb2.RUNS_AS_ACCOUNTS,
+}
+PID_NAMESPACE, SUBREAPER = "pid namespace", "subreaper"
+"""By what nothing outlives its job."""
 
 
 class AccountUnusable(Exception):
     """A user's jobs cannot run on this node."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, reason: RefusalReason = RefusalReason.ACCOUNT_UNUSABLE) -> None:
         super().__init__(detail)
-        self.refusal = Refusal(RefusalReason.ACCOUNT_UNUSABLE, detail)
+        self.refusal = Refusal(reason, detail)
 
 
 class Isolating:
-    """Answers as whom a user's jobs run. `folder` is the agent's data folder, which no such job sees."""
+    """Answers as whom a user's jobs run. `folder` is the agent's data folder, which no such job sees.
 
-    def __init__(self, isolation: IsolationSettings, folder: Path) -> None:
+    `chosen` is how; by default as the settings say, and shared where these leave it to the agent.
+    """
+
+    def __init__(self, isolation: IsolationSettings, folder: Path, chosen: AccountChoice | None = None) -> None:
         self.isolation = isolation
+        self.chosen = chosen or AccountChoice(users=SHARED if isolation.users == AUTO else isolation.users)
+        self.own_account = own_account()
+        self._owner = self.chosen.owner
         self._folder = folder.absolute()
-        self._own = own_account()
         self._uids: dict[str, int] | None = None
         if self.is_on and os.geteuid() != 0:
             raise GpufleetError(
                 Reason.CONFIG_INVALID,
                 f"isolation.users: {isolation.users!r} needs an agent that runs as root",
-                next_step='Start the agent as root, or leave users = "shared".',
+                next_step='Start the agent as root, or leave users = "auto".',
             )
 
     @property
     def is_on(self) -> bool:
         """Whether jobs run as others than the agent."""
-        return self.isolation.users != SHARED
+        return self.chosen.users in (RANGE, ACCOUNTS)
+
+    def as_proto(self) -> node_pb2.JobAccounts:
+        """What the scheduler is told of it."""
+        chosen = self.chosen
+        return node_pb2.JobAccounts(
+            runs_as=RUNS_AS[chosen.users],
+            owner=chosen.owner,
+            account=self.own_account.name,
+            is_from_before=chosen.is_from_before,
+            why=chosen.why,
+            ends_all_by=PID_NAMESPACE if self.is_on else SUBREAPER,
+        )
+
+    def take_owner(self, user: str) -> None:
+        """Know from the scheduler whose jobs alone the node takes; one of before knows nothing of that."""
+        self._owner = user or self.chosen.owner
 
     def of(self, user: str, devices: Iterable[Device], files_folder: str) -> tuple[Account, Isolation | None]:
         """The account of a job with these devices, and what its process has. Errors: AccountUnusable."""
+        if self.chosen.users == OWNER and user != self._owner:
+            whose = f"jobs of {self._owner} alone" if self._owner else "nobody's jobs until it knows whose it is"
+            raise AccountUnusable(f"this node runs {whose}", RefusalReason.NODE_OF_ANOTHER)
         if not self.is_on:
-            return self._own, None
-        uid, gid, groups, home = self._account(user) if self.isolation.users == ACCOUNTS else self._of_range(user)
+            return self.own_account, None
+        uid, gid, groups, home = self._account(user) if self.chosen.users == ACCOUNTS else self._of_range(user)
         isolation = Isolation(
             uid=uid,
             gid=gid,

@@ -49,6 +49,8 @@ class NodeNaming:
     node: str
     advertise: str
     labels: Mapping[str, str]
+    accounts: node_pb2.JobAccounts | None = None
+    """As whom jobs run there."""
 
 
 def installed_version() -> str:
@@ -78,6 +80,7 @@ def node_info(naming: NodeNaming, facts: HostFacts, source: DeviceSource) -> nod
         labels=naming.labels,
         provider="static",
         advertise_address=naming.advertise,
+        job_accounts=naming.accounts,
     )
 
 

@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Callable
 
-from gpufleet.config.agent_settings import AgentSettings
+from gpufleet.config.agent_settings import SHARED, AgentSettings
 from gpufleet.config.merged import Resolved, settings_reader
 from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason
@@ -33,6 +33,21 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--cpus", metavar="N", help="CPUs that jobs may use; default: all")
     flags.add_argument("--advertise", metavar="HOST", help="host by which other nodes reach this one")
     flags.add_argument("--label", metavar="K=V", action="append", dest="labels", help="label of the node; repeatable")
+    flags.add_argument(
+        "--isolation",
+        dest="isolation.users",
+        metavar="HOW",
+        help="as whom jobs run: auto, range, accounts, owner or shared (docs/isolation.md)",
+    )
+    flags.add_argument(
+        "--shared-account",
+        dest="isolation.users",
+        action="store_const",
+        const=SHARED,
+        help="run the jobs of all users as this agent's account. Each of them can then read, change and end whatever "
+        "that account can: all other jobs here, their files and secrets, and this node's credential",
+    )
+    flags.add_argument("--owner", metavar="USER", help="whose jobs alone it takes, where it keeps no users apart")
     flags.add_argument("--token-file", metavar="FILE", help="file with the agent's token")
     flags.add_argument("--ca-file", metavar="FILE", help="authority that signed the scheduler's certificate")
     flags.add_argument(

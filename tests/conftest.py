@@ -64,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.setdefault(EVENT_LOOP_VARIABLE, ASYNCIO) == UVLOOP:
         config.pluginmanager.register(OnUvloop())
         run(asyncio.sleep(0), UVLOOP)  # what the first loop opens stays open for all further ones
+    # Else what a fleet does with its users' jobs would follow from who runs the tests. Who tests that says otherwise.
+    os.environ["GPUCTL_AGENT_ISOLATION_USERS"] = "shared"
     os.environ.setdefault(TELEMETRY_VARIABLE, "1")  # no test tells anybody, nor keeps a file open for that
     if _runs_tests(config):
         reset_ignored_signals()

@@ -16,7 +16,8 @@ token = Family("token", "Make, list and revoke tokens.")
 def create(
     options: Printing,
     user: Annotated[
-        str, Argument(metavar="USER", help="The user that whoever holds the token is; not for role node.")
+        str,
+        Argument(metavar="USER", help="The user that whoever holds the token is; of role node, whose the nodes are."),
     ] = "",
     role: Annotated[
         str,

@@ -58,9 +58,19 @@ def up(
     ] = False,
     no_gateway: Annotated[bool, Option("--no-gateway", help="No page for browsers.")] = False,
     no_agent: Annotated[bool, Option("--no-agent", help="Only the scheduler: this machine gives no GPUs.")] = False,
+    shared_account: Annotated[
+        bool,
+        Option(
+            "--shared-account",
+            help="Run the jobs of all users, as this account. Each of them can then read, change and end whatever it "
+            "can, and take the admin's token from the scheduler's folder.",
+        ),
+    ] = False,
     detach: Annotated[bool, Option("--detach", help="Leave it running in the background.")] = False,
 ) -> None:
     """Start a scheduler, an agent and the page at http://localhost:7860, and stay until Ctrl-C.
+
+    Your jobs run as this account, and nobody else's do unless you say so.
 
     Running jobs outlive Ctrl-C and are taken back by the next gpuctl up; a second Ctrl-C within 3 s ends them.
     """
@@ -79,6 +89,7 @@ def up(
         virtual_gpus=virtual_gpus,
         with_agent=not no_agent,
         gateway=None if no_gateway else Gateway(gateway_host, gateway_port, grpc_port, is_insecure=insecure),
+        shares_account=shared_account,
     )
     raise Exit(bring_up(options, is_detached=detach))
 

@@ -206,6 +206,49 @@ def judge_nodes(nodes: Sequence[node_pb2.Node], server_version: str, now: dateti
         )
     for node in nodes:
         yield judge_node(node, server_version, now)
+    yield from judge_accounts(nodes)
+
+
+def judge_accounts(nodes: Sequence[node_pb2.Node]) -> Iterator[Finding]:
+    """As whom jobs run, a line for all nodes that do alike."""
+    alike: dict[tuple[int, str, bool, str, str], list[str]] = {}
+    for node in nodes:
+        each = node.info.job_accounts
+        key = (each.runs_as, each.owner, each.is_from_before, each.account, each.ends_all_by)
+        alike.setdefault(key, []).append(node.name)
+    for (runs_as, owner, is_from_before, account, ends_all_by), names in alike.items():
+        shown = ", ".join(names[:NODES_SHOWN]) + (
+            f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else ""
+        )
+        one = len(names) == 1
+        what = f"on {shown} {accounts_in_words(runs_as, owner, account)}"
+        ends = f"; nothing outlives its job, by {ends_all_by}" if ends_all_by else ""
+        if runs_as in (node_pb2.RUNS_AS_RANGE, node_pb2.RUNS_AS_ACCOUNTS, node_pb2.RUNS_AS_OWNER):
+            yield ok("accounts", f"{what}{ends}")
+            continue
+        fix = "Start its agent as root" if one else "Start their agents as root"
+        fix += " with --isolation range to keep users apart, or with --owner USER to take that user's jobs alone"
+        if is_from_before or not runs_as:
+            fix += "; where sharing is meant, with --shared-account"
+        yield warning("accounts", f"{what}. {SHARED_MEANS}{ends}", fix)
+
+
+def accounts_in_words(runs_as: int, owner: str, account: str) -> str:
+    """As whom jobs run, as the rest of "on n1 …"."""
+    own = account or "their agent's account"
+    match runs_as:
+        case node_pb2.RUNS_AS_RANGE:
+            return "each user's jobs run as a uid of their own, kept apart"
+        case node_pb2.RUNS_AS_ACCOUNTS:
+            return "each user's jobs run as the account of that name, kept apart"
+        case node_pb2.RUNS_AS_OWNER:
+            return f"jobs of {owner or 'nobody'} alone run, as {own}"
+        case _:
+            return f"jobs of all users run as {own}"
+
+
+SHARED_MEANS = "Each of them can read, change and end all that this account can: others' jobs, files and secrets"
+NODES_SHOWN = 8
 
 
 def judge_node(node: node_pb2.Node, server_version: str, now: datetime) -> Finding:

@@ -18,6 +18,9 @@ from typing import IO, TypeVar
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
+from gpufleet.config.agent_settings import AUTO, OWNER, AgentSettings
+from gpufleet.config.merged import load_program
+from gpufleet.config.paths import program_config_file
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.net.addresses import Address
 from gpufleet.net.listening import why_not
@@ -49,6 +52,8 @@ class UpOptions:
     with_agent: bool
     gateway: Gateway | None
     """None: no gateway."""
+    shares_account: bool = False
+    """Whether the jobs of all users run as this account."""
 
 
 @dataclass(slots=True)
@@ -190,7 +195,8 @@ def _start_agent(options: UpOptions, programs: Programs) -> None:
         "--data",
         str(folders.agent),
     ]
-    programs.add(Child("agent", ["gpufleet.node_agent", *arguments, "--virtual-gpus", options.virtual_gpus]))
+    arguments += [*_as_whom_jobs_run(options), "--virtual-gpus", options.virtual_gpus]
+    programs.add(Child("agent", ["gpufleet.node_agent", *arguments]))
     with programs.client() as client:
 
         def ready() -> node_pb2.Node | None:
@@ -198,6 +204,18 @@ def _start_agent(options: UpOptions, programs: Programs) -> None:
             return next((node for node in nodes if _is_ours(node)), None)
 
         programs.node = _wait(programs, ready, "is not ready")
+
+
+def _as_whom_jobs_run(options: UpOptions) -> list[str]:
+    """It is one person's machine, also where that is root: their jobs run as this account, and nobody else's do.
+
+    What the settings of this account's agent say holds.
+    """
+    if options.shares_account:
+        return ["--shared-account"]
+    file = program_config_file("agent")
+    own = load_program(AgentSettings, "agent", flags={}, environment=os.environ, file=file, file_is_named=False)
+    return ["--isolation", OWNER] if own.settings.isolation.users == AUTO else []
 
 
 def _is_ours(node: node_pb2.Node) -> bool:

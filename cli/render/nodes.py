@@ -88,6 +88,22 @@ def _heard(node: node_pb2.Node, now: datetime) -> str:
     return f"{words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else "not yet"
 
 
+def _runs_as(node: node_pb2.Node) -> str:
+    """`own uids`, `own accounts`, `ada (ada alone)`, `ada (all users)`."""
+    told = node.info.job_accounts
+    match told.runs_as:
+        case node_pb2.RUNS_AS_RANGE:
+            return "own uids"
+        case node_pb2.RUNS_AS_ACCOUNTS:
+            return "own accounts"
+        case node_pb2.RUNS_AS_OWNER:
+            return f"{told.account} ({told.owner or 'nobody'} alone)"
+        case node_pb2.RUNS_AS_SHARED:
+            return f"{told.account} (all users)"
+        case _:
+            return "agent (all users)"
+
+
 def _fact_columns(now: datetime) -> list[Column[node_pb2.Node]]:
     return [
         Column("NODE", lambda node: node.name),
@@ -97,6 +113,7 @@ def _fact_columns(now: datetime) -> list[Column[node_pb2.Node]]:
         Column("IN USE", _memory_in_use, is_right=True),
         Column("HEARD", lambda node: _heard(node, now), is_right=True),
         Column("AGENT", lambda node: node.info.agent_version),
+        Column("JOBS RUN AS", _runs_as),
         Column("DRIVER", lambda node: node.info.driver_version or "-"),
         Column("LABELS", lambda node: words.labels(node.info.labels) or "-"),
         Column("PLATFORM", lambda node: node.info.platform, least=12),

@@ -12,8 +12,9 @@ from gpufleet.config.settings import data_folder, section, setting
 from gpufleet.config.shared_settings import LogSettings, event_loop
 from gpufleet.net.addresses import Address
 
-SHARED, RANGE, ACCOUNTS = "shared", "range", "accounts"
-"""How jobs are kept apart: not at all, by a uid for each user, by the accounts of the machine."""
+AUTO, SHARED, OWNER, RANGE, ACCOUNTS = "auto", "shared", "owner", "range", "accounts"
+"""How users' jobs are kept apart: as the agent can, not at all, by taking those of one user alone, by a uid for each
+user, by the accounts of the machine."""
 
 MEMORY, CPUS, PROCESSES = "memory", "cpus", "processes"
 """What a job can be kept within."""
@@ -53,9 +54,10 @@ class IsolationSettings:
     """Whose processes jobs are, and what they reach: see docs/isolation.md."""
 
     users: str = setting(
-        SHARED,
-        "As whom jobs run: the agent (shared), an own uid of each user (range), or the user's account (accounts).",
-        one_of(SHARED, RANGE, ACCOUNTS),
+        AUTO,
+        "As whom jobs run: the agent, all jobs (shared) or those of its owner alone (owner), a uid a user (range), or "
+        " the user's account (accounts). auto: range where the agent is root and can keep users apart, else owner.",
+        one_of(AUTO, SHARED, OWNER, RANGE, ACCOUNTS),
     )
     uid_first: int = setting(
         1_900_000_000,
@@ -135,6 +137,12 @@ class AgentSettings:
         "The scheduler's address, or several of one team's, tried in turn.",
         ADDRESSES,
         variable="GPUCTL_SCHEDULER",
+    )
+    owner: str = setting(
+        "",
+        "Whose jobs alone the node takes, where it does not keep users apart, nor was told to share its account.",
+        TEXT,
+        default_text="the user of the token with which it joined, else who made the fleet",
     )
     node_id: str = setting("", "The node's name, unique in the team.", TEXT, default_text="the host name")
     data: Path = data_folder("agent", "The folder of the spool and logs, on a local disk.")

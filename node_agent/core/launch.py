@@ -30,6 +30,7 @@ class RefusalReason(StrEnum):
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
     FENCED = "FENCED"
     ACCOUNT_UNUSABLE = "ACCOUNT_UNUSABLE"
+    NODE_OF_ANOTHER = "NODE_OF_ANOTHER"
     ISOLATION_FAILED = "ISOLATION_FAILED"
     CLAIMED_ELSEWHERE = "CLAIMED_ELSEWHERE"
     TOO_MANY_ATTEMPTS = "TOO_MANY_ATTEMPTS"
@@ -58,6 +59,7 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.ARGV_TOO_LONG,
         RefusalReason.FENCED,
         RefusalReason.ACCOUNT_UNUSABLE,
+        RefusalReason.NODE_OF_ANOTHER,
         RefusalReason.ISOLATION_FAILED,
         RefusalReason.CLAIMED_ELSEWHERE,
         RefusalReason.TOO_MANY_ATTEMPTS,

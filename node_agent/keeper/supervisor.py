@@ -51,7 +51,7 @@ def fork_supervisor(
     """
     ours, its = socket.socketpair()
     try:
-        pid = _fork_first() if is_isolated else os.fork()
+        pid = fork_first() if is_isolated else os.fork()
     except OSError:
         ours.close()
         its.close()
@@ -62,7 +62,7 @@ def fork_supervisor(
     return pid, ours
 
 
-def _fork_first() -> int:
+def fork_first() -> int:
     """Fork into a new namespace of process ids; the keeper's later children are of its own again."""
     own_fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -86,9 +86,9 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
     for number, wanted in enumerate(found):
         first_of.setdefault((wanted.spec.asked, wanted.spec.prefers_gpus), number)
     for (asked, prefers_gpus), number in first_of.items():
-        why = refusal(state, asked, f"specs[{number}]")
+        why = refusal(state, event.user, asked, f"specs[{number}]")
         if why is not None and prefers_gpus and why.reason in WITHOUT_GPUS:
-            why = refusal(state, Asked(without_gpus(asked.resources), asked.run_span), f"specs[{number}]")
+            why = refusal(state, event.user, Asked(without_gpus(asked.resources), asked.run_span), f"specs[{number}]")
         if why is not None:
             return Decision(reply=why)
     first = state.durable.counters.next_job
@@ -100,7 +100,7 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         jobs.append(_new_job(event, wanted, JobId(first + index), still))
     if many:
         jobs[0] = replace(jobs[0], told_with=JobId(first + total - 1))
-    notes = notes_for(state, found[0].spec)
+    notes = notes_for(state, event.user, found[0].spec)
     if event.is_dry_run:
         return Decision(reply=Submitted(first=JobId(0), count=total, job=jobs[0], notes=notes))
     records: list[Record] = [JobQueued(at=event.at, job=job, count=event.count) for job in jobs]

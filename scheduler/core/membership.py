@@ -8,9 +8,10 @@ docs/rules/jobs.md 4.20 to 4.23.
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from ..state.access import Role
 from ..state.events import NodeAnnounced, NodeApprovalRequested, NodeRevokeRequested
-from ..state.ids import NodeName
-from ..state.nodes import Node, approved, revoked
+from ..state.ids import NodeName, UserName
+from ..state.nodes import Node, NodeInfo, approved, revoked
 from ..state.records import NodeApproved, NodeRevoked, TokenUsed
 from ..state.replies import NodeChanged
 from ..state.state import State
@@ -19,6 +20,9 @@ from .decision import Decision, refused
 
 CREDENTIAL_RENEWED_AFTER = Span(1 * DAY)
 """An agent that registers with an older credential is given the next; the old one is good until the next is used."""
+
+NODES_USER = UserName("nodes")
+"""The user of a token with which nodes join that are nobody's."""
 
 CREDENTIALS_MAX = 2
 """The one that the agent has, and the next."""
@@ -89,6 +93,31 @@ def admitted(state: State, event: NodeAnnounced, known: Node | None, node: Node)
         return node
     reason = f"waits for: gpuctl nodes approve {node.name}"
     return replace(node, awaits_approval=True, is_draining=True, drain_reason=reason)
+
+
+def owner_of(state: State, event: NodeAnnounced, known: Node | None) -> UserName:
+    """Whose a node is, by the token with which it joined; empty where that is nobody's."""
+    token = None if event.proof.join_token is None else state.durable.tokens.get(event.proof.join_token)
+    if token is not None and token.user != NODES_USER:
+        return token.user
+    return known.owner if known is not None and known.agent_id == event.agent_id else UserName("")
+
+
+def with_owner(state: State, info: NodeInfo, owner: UserName) -> NodeInfo:
+    """What a node says of itself, and, where it takes its owner's jobs alone and does not say who that is, who.
+
+    A node that is nobody's, as it joined by a token that any agent may have, is of who made the fleet.
+    """
+    accounts = info.job_accounts
+    if not accounts.is_alone or accounts.owner:
+        return info
+    return replace(info, job_accounts=replace(accounts, owner=owner or _founder(state)))
+
+
+def _founder(state: State) -> UserName:
+    """The user of the oldest admin token that is good: the scheduler's first start made it."""
+    admins = [each for each in state.durable.tokens.values() if each.role is Role.ADMIN and each.revoked_at is None]
+    return min(admins, key=lambda each: (each.created_at, each.id)).user if admins else UserName("")
 
 
 def use_of_token(event: NodeAnnounced, known: Node | None) -> tuple[TokenUsed, ...]:

@@ -46,7 +46,7 @@ from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
 from .live_ranks import jobs_on
-from .membership import admitted, no_such_node, refusal_to_join, use_of_token
+from .membership import admitted, no_such_node, owner_of, refusal_to_join, use_of_token, with_owner
 from .updating import limit_again
 from .warnings import bounded, of_beat, of_trouble, tell_again, tell_commands
 
@@ -68,12 +68,13 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
             field="incarnation",
             next_step="stop the older process of this agent",
         )
+    owner = owner_of(state, event, known)
     node = Node(
         name=event.name,
         agent_id=event.agent_id,
         incarnation=event.incarnation,
         boot_id=event.boot_id,
-        info=event.info,
+        info=with_owner(state, event.info, owner),
         registered_at=event.at if known is None else known.registered_at,
         address=event.address,
         is_draining=known.is_draining if known else False,
@@ -82,6 +83,7 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         unhealthy=known.unhealthy if known else (),
         knows_lineages=event.knows_lineages,
         checked_root=known.checked_root if known is not None and known.agent_id == event.agent_id else "",
+        owner=owner,
     )
     node = admitted(state, event, known, node)
     registered = _registered(state, event.at, known, node)

@@ -45,7 +45,7 @@ def on_serve(state: State, event: ServeRequested) -> Decision:
         kept = replace(known, limits=replace(known.limits, **_named(wanted)))
         wanted = replace(kept, chosen=tuple(dict.fromkeys((*known.chosen, *wanted.chosen))))
     if wanted.worker is not None and not event.keeps_workers:
-        why = refusal(state, wanted.worker.asked, "model.worker")
+        why = refusal(state, wanted.owner, wanted.worker.asked, "model.worker")
         if why is not None:
             return Decision(reply=why)
     if known is not None and known.worker is not None and (known.http is None) != (wanted.http is None):

@@ -281,7 +281,7 @@ class Workers:
     def _started(self, count: int, replaces: JobId | None = None) -> Decision:
         assert self.revision.worker is not None
         begins_at = may_start_at(self.revision.deaths, self.at)
-        spec = spec_of_worker(self.state, self.revision.worker)
+        spec = spec_of_worker(self.state, self.model.owner, self.revision.worker)
         records: list[Record] = []
         for _ in range(count):
             if len(self.state.durable.jobs) + len(records) >= self.state.limits.queued_jobs:

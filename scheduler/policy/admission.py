@@ -7,21 +7,23 @@ from collections.abc import Collection
 from dataclasses import replace
 from difflib import get_close_matches
 
-from ..state.ids import NodeName
+from ..state.ids import NodeName, UserName
 from ..state.nodes import Node
 from ..state.replies import Refused
 from ..state.specs import Asked, JobSpec, Resources
 from ..state.state import State
-from .fit import could_ever_hold, default_min_memory_bytes
+from .fit import NODE_OF_ANOTHER, could_ever_hold, default_min_memory_bytes
 from .gangs import Ranks, could_ever, most_gpus, ranks_of
+from .owners import asked_by
 
 NEAREST_MISSES_SHOWN = 3
 CLASSES_KEPT = 1_000
 """Classes of request of which it is remembered that the nodes could hold them."""
 
 
-def refusal(state: State, asked: Asked, field: str) -> Refused | None:
-    """Why jobs that ask for this are refused, or None. `field` is the path of such a spec in the request."""
+def refusal(state: State, user: UserName, asked: Asked, field: str) -> Refused | None:
+    """Why a user's jobs that ask for this are refused, or None. `field` is the path of such a spec in the request."""
+    asked = asked_by(state.durable, user, asked)
     # What a fleet is asked for again and again it is asked once: with many nodes, looking at each costs milliseconds.
     could_hold, wanted = state.durable.could_hold, (asked, state.limits.default_min_memory_bytes)
     if wanted in could_hold:
@@ -41,12 +43,13 @@ def refusal(state: State, asked: Asked, field: str) -> Refused | None:
     return why
 
 
-def notes_for(state: State, spec: JobSpec) -> tuple[str, ...]:
+def notes_for(state: State, user: UserName, spec: JobSpec) -> tuple[str, ...]:
     """Things that are allowed and worth knowing."""
     if not state.durable.nodes:
         return ("no node has registered yet: the job waits until one does (start one with: gpuctl agent)",)
-    resources = spec.resources
-    ranks = ranks_of(state.durable.nodes.values(), resources, minimum_memory(state, resources))
+    resources = asked_by(state.durable, user, spec.asked).resources
+    nodes = state.durable.nodes.values()
+    ranks = ranks_of(nodes, resources, minimum_memory(state, resources))
     if len(ranks) > 1 and not resources.node_count and not resources.pins:
         return (
             f"no single node could ever hold {resources.gpus} GPUs: they are spread over {len(ranks)} nodes "
@@ -157,6 +160,8 @@ def _never_fits(state: State, resources: Resources, field: str) -> Refused | Non
     path = FIELD_OF_MISS.get(miss.reason if miss is not None else "", "{field}").format(field=field)
     wide = ranks_of(nodes, replace(resources, no_span=False, node_count=0), min_memory)
     next_step = "ask for less, or see what there is with: gpuctl nodes"
+    if all(miss.reason in FAR_MISSES for _, miss in misses) and any(m.reason == NODE_OF_ANOTHER for _, m in misses):
+        next_step = OF_ANOTHER_STEP
     if len(ranks) > 1:
         able = len(nodes) - len(misses)
         which = f"{able} of the {len(nodes)} nodes could" if able else "no node could"
@@ -194,7 +199,11 @@ def parts_text(ranks: Ranks) -> str:
     return f"{counts[0]} on each" if len(set(counts)) == 1 else " + ".join(map(str, counts))
 
 
-FAR_MISSES = frozenset({"NODE_NOT_PINNED", "NODE_NOT_LISTED", "NODE_EXCLUDED", "NODE_LABEL_MISSING"})
+FAR_MISSES = frozenset({"NODE_NOT_PINNED", "NODE_NOT_LISTED", "NODE_EXCLUDED", "NODE_LABEL_MISSING", NODE_OF_ANOTHER})
+OF_ANOTHER_STEP = (
+    "ask its owner: an agent that is root can keep users apart (docs/isolation.md), and one that was started with "
+    "--shared-account runs the jobs of all as its own account"
+)
 FIELD_OF_MISS = {
     "TOO_FEW_CPUS": "{field}.cpus",
     "TOO_LITTLE_MEMORY": "{field}.memory_bytes",

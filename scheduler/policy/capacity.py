@@ -16,6 +16,7 @@ from .explain import NEXT_PASS, as_seen_by, begin_text, held_since_a_gap, nodes_
 from .fit import Miss, could_ever_hold, devices_that_fit, memory_text
 from .forecast import bound
 from .order import may_go_ahead
+from .owners import as_its_users
 from .page_reasons import PassReasons
 from .placement_pass import PlacementPass
 from .reservation import ends_if_placed
@@ -40,6 +41,7 @@ def capacity(state: State, job: Job, at: Instant) -> Capacity:
 
     Of an array, for one of its items.
     """
+    job = as_its_users(state.durable, job)
     if isinstance(job.state, Divided):
         job = items_alike(job)
     if isinstance(job.state, Deferred):

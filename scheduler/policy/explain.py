@@ -22,6 +22,7 @@ from .gap import waits_for
 from .nearest import nearest_change
 from .node_cache import NodeCache
 from .order import is_old, jobs_ahead, may_go_ahead, queue_order
+from .owners import as_its_users
 from .placement_pass import PlacementPass
 from .promises import Promises, about_span
 from .ranges import Range, helps
@@ -78,6 +79,7 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
     Of an array, why the first of its items that wait does; where none waits, what the others do. `promises` are the
     bounds that were told before: where one has grown, the sentence of the bound says why.
     """
+    job = as_its_users(state.durable, job)
     match job.state:
         case Divided():
             return _explain_array(state, job, at, promises)
@@ -168,6 +170,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
 
     Of an array, what would happen to its first item.
     """
+    job = as_its_users(state.durable, job)
     if isinstance(job.state, Divided):
         job = items_alike(job)
     if isinstance(job.state, Held):
@@ -271,7 +274,7 @@ def bounds_of(state: State, jobs: Collection[Job], at: Instant, promises: Promis
     trial = next(trial for each, trial in walk(state, at, None) if each is None)
     placed = sum(len(view.taken) for view in trial.views.values())
     found: dict[JobId, Bound] = {}
-    for job in jobs:
+    for job in (as_its_users(state.durable, each) for each in jobs):
         over = held_since_a_gap(trial, job) or over_a_cap(trial.caps, job)
         if over is not None:
             found[job.id] = Bound(at=None, sentence=f"no bound: {over.clause}")

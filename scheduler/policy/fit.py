@@ -12,15 +12,19 @@ from ..state.attempts import Placement
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.limits import Limits, ScoreWeights
 from ..state.live import NodeLive, silent_from
-from ..state.nodes import Device, DeviceSample, Node
+from ..state.nodes import Device, DeviceSample, JobAccounts, Node
 from ..state.shares import DeviceShare, share_text
 from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import GB, MB, Instant
+from .owners import takes_jobs_of
 from .shares import memory_to_find_bytes, room_on, share_of, shares_in
 
 LARGEST_DEVICE_SHARE = 0.9
 """The default for free memory is never more than this part of the largest device."""
+
+NODE_OF_ANOTHER = "NODE_OF_ANOTHER"
+"""The reason of a node that takes jobs of its owner alone, which is another user."""
 
 IDLE_UTILIZATION_PERCENT, IDLE_MEMORY_SHARE = 30, 0.5
 """A device is idle below this utilisation and below this part of its memory in use."""
@@ -311,6 +315,12 @@ def node_is_asked_for(node: Node, resources: Resources) -> Miss | None:
     return None
 
 
+def _whose(accounts: JobAccounts) -> str:
+    if not accounts.owner:
+        return "takes nobody's jobs, as it is not known whose it is"
+    return f"runs jobs of {accounts.owner} alone: they are processes of one account, its agent's"
+
+
 def could_ever_hold(node: Node, resources: Resources, min_memory_bytes: int) -> Miss | None:
     """Whether the node could hold the request if it were empty and everything on it were well."""
     miss = _lasting_miss(node, resources, min_memory_bytes)
@@ -321,6 +331,8 @@ def _lasting_miss(node: Node, resources: Resources, min_memory_bytes: int) -> Mi
     asked = node_is_asked_for(node, resources)
     if asked is not None:
         return asked
+    if not takes_jobs_of(node.info, resources):
+        return Miss(reason=NODE_OF_ANOTHER, clause=_whose(node.info.job_accounts))
     cpus, memory_bytes = node.info.cpus, node.info.memory_bytes
     if resources.cpus > cpus:
         return Miss(reason="TOO_FEW_CPUS", clause=f"has {_count(cpus, 'CPU')} in all", nearness=cpus)

@@ -15,6 +15,7 @@ from ..state.units import Instant
 from .fit import FreeDevice, NodeView
 from .node_cache import NodeCache
 from .order import queue_order
+from .owners import as_its_users
 from .placement_pass import PlacementPass
 from .reservation import holds_on
 from .shares import shares_in
@@ -22,7 +23,7 @@ from .shares import shares_in
 
 def would_be_placed(state: State, job: Job, gone: Collection[Job], at: Instant) -> bool:
     """Whether the pass would place a waiting job if these had let go: all who stand before it are tried first."""
-    known = NodeCache()
+    job, known = as_its_users(state.durable, job), NodeCache()
     known.brought_up_to(state, at)
     ids = {each.id for each in gone}
     views = {name: _without(state, view, ids) for name, view in known.views.items()}
@@ -39,7 +40,7 @@ def would_be_placed(state: State, job: Job, gone: Collection[Job], at: Instant) 
 def would_have_room(state: State, job: Job, gone: Collection[Job], at: Instant) -> bool:
     """Whether a waiting job could have what these hold, if they let go of it for this job and nobody else."""
     nodes = {placement.node for each in gone for placement in _placements(each)}
-    known = NodeCache()
+    job, known = as_its_users(state.durable, job), NodeCache()
     known.brought_up_to(state, at)
     ids = {each.id for each in gone}
     trial = PlacementPass(state, {name: _without(state, known.views[name], ids) for name in sorted(nodes)}, at)

@@ -21,6 +21,7 @@ from ..state.state import State
 from ..state.units import MINUTE, NEVER, SECOND, Instant
 from ..state.usage import GPU_WEIGHT
 from .gap import gap_hold
+from .owners import as_its_users, asked_by
 
 TURN = GPU_WEIGHT * MINUTE
 """What a job ahead counts for, in CPU-microseconds: a GPU-minute."""
@@ -76,7 +77,7 @@ def queue_order(state: State, at: Instant, given_up: GivenUp = (), until: Job | 
                 return
             job = durable.jobs[entry[1]]
             if hold is None or not hold.holds(job):
-                yield job
+                yield as_its_users(durable, job)
 
 
 def _band_order(
@@ -100,6 +101,7 @@ def _band_order(
         numbered = [(key, line) for _, key, line in those]
         users = [user for user, _, _ in those]
         for user, entry, weight in _merged(
+            durable,
             first,
             numbered,
             users.__getitem__,
@@ -115,7 +117,9 @@ def _band_order(
         begin = _count_old(of_user, old_before) if user in old else 0
         heads.append(((usage(durable, user, at) + begin * TURN, _oldest(of_user), user), number))
         since = old_before if begin else None
-        rests.append(_young(user, of_user, since, given_up, passes_alike=passes_alike, held_before=held_before))
+        rests.append(
+            _young(durable, user, of_user, since, given_up, passes_alike=passes_alike, held_before=held_before)
+        )
     heapq.heapify(heads)
     while heads:
         turn, number = heads[0]
@@ -129,6 +133,7 @@ def _band_order(
 
 
 def _young(
+    durable: Durable,
     user: UserName,
     lines: UserLines,
     old_before: Instant | None,
@@ -144,10 +149,13 @@ def _young(
     else:
         begins = ((line, bisect_left(line, (old_before,)), number) for number, (_, line) in enumerate(numbered))
         heads = sorted((line[at], at, number) for line, at, number in begins if at < len(line))
-    return _merged(heads, numbered, lambda number: user, given_up, passes_alike=passes_alike, held_before=held_before)
+    return _merged(
+        durable, heads, numbered, lambda number: user, given_up, passes_alike=passes_alike, held_before=held_before
+    )
 
 
 def _merged(
+    durable: Durable,
     heads: list[Head],
     numbered: list[tuple[LineKey, Line]],
     user_of: Callable[[int], UserName],
@@ -169,7 +177,7 @@ def _merged(
             else:
                 heapq.heappop(heads)
             continue
-        if given_up and (asked in given_up or (user, asked) in given_up or array in given_up):
+        if given_up and (asked_by(durable, user, asked) in given_up or (user, asked) in given_up or array in given_up):
             heapq.heappop(heads)
             continue
         if passes_alike and array is not None:

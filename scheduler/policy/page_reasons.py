@@ -17,6 +17,7 @@ from .caps import Caps
 from .explain import NodeVerdict, WaitReason
 from .fit import Miss, NodeView, could_ever_hold, devices_free_now
 from .node_cache import NodeCache
+from .owners import as_its_users
 from .placement import unnamed
 from .placement_pass import PlacementPass
 from .reservation import ends_if_placed
@@ -50,6 +51,7 @@ class PassReasons:
 
     def of(self, job: Job, caps: Caps) -> WaitReason:
         """Why a job waits. `caps` are those of the moment: what the pass placed is counted in what users hold."""
+        job = as_its_users(self.trial.state.durable, job)
         if not self.trial.views:
             return explain.NO_NODES
         over = explain.held_since_a_gap(self.trial, job) or explain.over_a_cap(caps, job)

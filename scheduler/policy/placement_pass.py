@@ -19,6 +19,7 @@ from .caps import Caps
 from .fit import NodeView, RankHold
 from .gangs import Ranks, placements_for, ranks_of
 from .gap import gap_hold
+from .owners import as_anybodys, as_its_users
 from .placement import Candidates, candidates_of, take
 from .reservation import Reservation, ends_if_placed, holds_on, keep, reserve
 
@@ -74,11 +75,12 @@ class PlacementPass:
 
     def place(self, job: Job) -> tuple[Placement, ...] | None:
         """Place all ranks of a job, or give up what it asks for: for its array or user at a cap, else for everybody."""
+        job = as_its_users(self.state.durable, job)
         if job.array is not None and self.caps.array_refusal(job):
             self.given_up.add(job.array)
             return None
         if self.caps.refusal(job):
-            self.given_up.add((job.user, job.spec.asked))
+            self.given_up.add((job.user, as_anybodys(job.spec.asked)))
             return None
         ends_at = ends_if_placed(job, self.at)
         minimum = minimum_memory(self.state, job.spec.resources)
@@ -161,19 +163,25 @@ class PlacementPass:
         """
         durable = self.state.durable
         for claimant, victims in durable.claims.items():
-            job = durable.jobs.get(claimant)
-            if job is None or not isinstance(job.state, Queued):
+            job = self._waiting(claimant)
+            if job is None:
                 continue
             stopping = [durable.jobs[victim].attempt for victim in victims]
             nodes = {rank.placement.node for attempt in stopping if attempt is not None for rank in attempt.ranks}
             self._keep_claim(job, nodes)
         for given in self.state.live.turns.given.values():
-            job = durable.jobs.get(given.to)
+            job = self._waiting(given.to)
             # As long as all of them hold what they give, there is nothing to be kept.
             is_some_free = any((by := durable.jobs.get(each)) is None or by.attempt is None for each in given.by)
-            if is_some_free and job is not None and isinstance(job.state, Queued) and self.at < given.until:
+            if is_some_free and job is not None and self.at < given.until:
                 self._keep_claim(job, given.nodes)
                 self._given.append(job)
+
+    def _waiting(self, job_id: JobId) -> Job | None:
+        job = self.state.durable.jobs.get(job_id)
+        if job is None or not isinstance(job.state, Queued):
+            return None
+        return as_its_users(self.state.durable, job)
 
     def _keep_claim(self, job: Job, nodes: Collection[NodeName]) -> None:
         known = self.views.keys() & nodes

@@ -11,6 +11,7 @@ from ..state.units import Instant
 from .admission import minimum_memory
 from .explain import nearness_of
 from .fit import Miss, NodeChanges, devices_that_fit, node_view
+from .owners import as_its_users
 from .reservation import ends_if_placed
 
 NODES_ASKED = 64
@@ -24,6 +25,7 @@ WORDS = {
     "NODE_LOST": "a machine that can be reached",
     "NODE_NOT_HEARD": "a machine that can be reached",
     "NODE_DRAINING": "a machine that takes new work",
+    "NODE_OF_ANOTHER": "a machine that takes such jobs",
     "NO_NODES": "a machine",
 }
 """What is waited for, by the reason; any other one is about GPUs."""
@@ -33,6 +35,7 @@ def lacks(state: State, job: Job, at: Instant) -> str:
     """The reason of the node that is nearest to taking a job; empty where one could take it now."""
     if not state.durable.nodes:
         return "NO_NODES"
+    job = as_its_users(state.durable, job)
     minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, at)
     nearest: str | None = None
     for node in islice(state.durable.nodes.values(), NODES_ASKED):

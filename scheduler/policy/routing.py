@@ -4,7 +4,7 @@ A job that prefers GPUs does without them at once where no node is up that could
 it without, and where the line for GPUs is long before it. What it waits for at most is a deadline of its own.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -21,6 +21,7 @@ from ..state.units import Instant
 from .admission import minimum_memory
 from .gangs import could_ever, ranks_of
 from .order import GivenUp, queue_order
+from .owners import as_its_users, asked_by
 from .placement_pass import PlacementPass
 
 FALLBACKS_PER_PASS = 256
@@ -105,6 +106,7 @@ def longest_pattern(patterns: Iterable[str], content_type: str) -> str | None:
 
 def why_at_once(state: State, job: Job, trial: PlacementPass, at: Instant) -> Why | None:
     """Why a job that is not submitted yet would fall back at once, by a pass up to its turn; None where it waits."""
+    job = as_its_users(state.durable, job)
     if not job.spec.prefers_gpus:
         return None
     if lacks_gpu_nodes(state, job.spec.asked):
@@ -125,10 +127,11 @@ def falling_back(state: State, trial: PlacementPass, at: Instant) -> Iterator[tu
 
 def _falling_back(state: State, trial: PlacementPass, at: Instant) -> Iterator[tuple[Job, Why]]:
     durable = state.durable
-    lacking = [asked for asked in durable.preferring if lacks_gpu_nodes(state, asked)]
+    preferring = _classes(durable)
+    lacking = [asked for asked in preferring if lacks_gpu_nodes(state, asked)]
     for asked in lacking:
-        yield from ((job, NO_GPU_NODE) for job in _waiting(durable, asked, trial.placed))
-    if len(lacking) == len(durable.preferring):
+        yield from ((job, NO_GPU_NODE) for job in _waiting(durable, preferring[asked], trial.placed))
+    if len(lacking) == len(preferring):
         return
     limit = state.limits.routing.gpu_queue_limit
     if durable.lines.count <= limit:
@@ -143,14 +146,25 @@ def _falling_back(state: State, trial: PlacementPass, at: Instant) -> Iterator[t
     else:
         return
     why = gpu_queue_long(limit)
-    for asked in durable.preferring:
+    for asked, of_class in preferring.items():
         if asked not in lacking:
-            yield from ((job, why) for job in _waiting(durable, asked, trial.placed | before))
+            yield from ((job, why) for job in _waiting(durable, of_class, trial.placed | before))
 
 
-def _waiting(durable: Durable, asked: Asked, but: Collection[JobId]) -> Iterator[Job]:
-    """Jobs of a class that wait and prefer GPUs, each item of an array by itself, but for these."""
-    for job_id in durable.preferring[asked]:
+def _classes(durable: Durable) -> Mapping[Asked, Collection[JobId]]:
+    """The jobs that prefer GPUs by their class of request; those of who owns nodes are of other classes."""
+    if not durable.owners():
+        return durable.preferring
+    found: dict[Asked, list[JobId]] = {}
+    for asked, of_class in durable.preferring.items():
+        for job_id in of_class:
+            found.setdefault(asked_by(durable, durable.jobs[job_id].user, asked), []).append(job_id)
+    return found
+
+
+def _waiting(durable: Durable, of_class: Collection[JobId], but: Collection[JobId]) -> Iterator[Job]:
+    """Jobs of these that wait and prefer GPUs, each item of an array by itself, but for some."""
+    for job_id in of_class:
         job = durable.jobs[job_id]
         if not isinstance(job.state, Divided):
             if job_id not in but:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpufleet.jobs.runs import StopCause
 
+from ..state.ids import UserName
 from ..state.jobs import Deferred, Held, Job, Queued, Stopping
 from ..state.limits import Limits
 from ..state.nodes import Node
@@ -17,6 +18,7 @@ from ..state.state import State
 from ..state.units import MINUTE, SECOND, Instant, Span, after
 from .admission import minimum_memory
 from .fit import could_ever_hold
+from .owners import asked_by
 
 DEATHS_MAX = 5
 """Workers of a model that may end by themselves within DEATHS_SPAN; then the model has failed."""
@@ -72,7 +74,7 @@ def waits(job: Job) -> bool:
     return isinstance(job.state, Queued | Deferred | Held)
 
 
-def spec_of_worker(state: State, spec: JobSpec) -> JobSpec:
+def spec_of_worker(state: State, owner: UserName, spec: JobSpec) -> JobSpec:
     """What a worker that is started now asks for. Whose CPUs were not named has one, and on virtual GPUs none.
 
     A virtual GPU is a place on a machine's CPUs: there are more of them than CPUs, and each is to hold a worker.
@@ -80,7 +82,8 @@ def spec_of_worker(state: State, spec: JobSpec) -> JobSpec:
     if spec.resources.cpus:
         return spec
     minimum = minimum_memory(state, spec.resources)
-    is_virtual = _has_virtual_gpus_alone(state.durable.nodes.values(), spec.resources, minimum)
+    asked = asked_by(state.durable, owner, spec.asked).resources
+    is_virtual = _has_virtual_gpus_alone(state.durable.nodes.values(), asked, minimum)
     return spec if is_virtual else replace(spec, resources=replace(spec.resources, cpus=1))
 
 

@@ -74,6 +74,7 @@ class Durable(Indexes):
     tallies: dict[JobId, Tally] = field(default_factory=dict)
     usage: dict[UserName, Usage] = field(default_factory=dict)
     _largest_device_bytes: int | None = None
+    _owners: frozenset[UserName] | None = field(default=None, compare=False)
     could_hold: set[tuple[Asked, int]] = field(default_factory=set, compare=False)
     """Classes of request, each with the default of free memory, that the nodes could hold; known until one changes."""
     lacking_gpu_nodes: dict[tuple[Asked, int], bool] = field(default_factory=dict, compare=False)
@@ -120,9 +121,17 @@ class Durable(Indexes):
             self._largest_device_bytes = max(sizes, default=0)
         return self._largest_device_bytes
 
+    def owners(self) -> frozenset[UserName]:
+        """Users of whom a node takes jobs, and of nobody else; known until a node changes."""
+        if self._owners is None:
+            told = (node.info.job_accounts for node in self.nodes.values())
+            self._owners = frozenset(each.owner for each in told if each.is_alone)
+        return self._owners
+
     def set_node(self, name: NodeName, node: Node | None) -> None:
         """Keep a node, or drop it."""
         self._largest_device_bytes = None
+        self._owners = None
         self.could_hold.clear()
         self.lacking_gpu_nodes.clear()
         if node is None:

@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .ids import DeviceUuid, JobId, NodeName
+from .ids import DeviceUuid, JobId, NodeName, UserName
 from .units import Instant, Span
 
 
@@ -18,6 +18,41 @@ class Device:
     memory_bytes: int
     pci_bus_id: str = ""
     is_virtual: bool = False
+
+
+class RunsAs(Enum):
+    """As whom jobs run on a node."""
+
+    SHARED = "shared"
+    """As the agent's account, whosever they are."""
+    OWNER = "owner"
+    """As the agent's account, and those of the node's owner alone."""
+    RANGE = "range"
+    """Each user's by a uid of its own, kept apart from all others."""
+    ACCOUNTS = "accounts"
+    """As the node's account of the user's name, kept apart from all others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAccounts:
+    """As whom jobs run on a node, and whose. `runs_as` None: its agent is from before there was a choice, and shares.
+
+    `owner` is whose jobs it takes where it takes one user's alone. `account` is the agent's own. `is_from_before`: it
+    shares because it did when its agent was from before. `why` says why it does not keep jobs apart, in a clause, and
+    `ends_all_by` by which means nothing outlives its job.
+    """
+
+    runs_as: RunsAs | None = None
+    owner: UserName = UserName("")
+    account: str = ""
+    is_from_before: bool = False
+    why: str = ""
+    ends_all_by: str = ""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether jobs of its owner run there, and of nobody else."""
+        return self.runs_as is RunsAs.OWNER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +79,7 @@ class NodeInfo:
     shared_root_folder: str = ""
     shared_root: str = ""
     shared_root_problem: str = ""
+    job_accounts: JobAccounts = JobAccounts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +101,7 @@ class Node:
     Its agent proves itself by one of its `credentials`, the newest last (`node_tokens.py`), or, where it has none, by a
     token that any agent may have. One that is revoked, or awaits approval, drains. An agent that does not know lineages
     is told of attempts without one. `checked_root` is the shared folder that it was last found to see by a probe.
+    `owner` is the user by whose token it joined, empty where that was nobody's.
     """
 
     name: NodeName
@@ -85,6 +122,7 @@ class Node:
     awaits_approval: bool = False
     knows_lineages: bool = False
     checked_root: str = ""
+    owner: UserName = UserName("")
 
     @property
     def shared_root(self) -> str:

@@ -9,14 +9,30 @@ from ..state.durable import Durable
 from ..state.ids import JobId
 from ..state.indexes import NodeHold
 from ..state.live import NodeLive
-from ..state.nodes import Device, DeviceSample, HostSample, Node, NodeInfo, Reachability
+from ..state.nodes import (
+    Device,
+    DeviceSample,
+    HostSample,
+    JobAccounts,
+    Node,
+    NodeInfo,
+    Reachability,
+    RunsAs,
+)
 from ..state.state import State
 from ..state.units import Instant
 from .convert import duration, timestamp
 from .convert_jobs import share_proto
 
-PLAIN_FACTS = tuple(field.name for field in fields(NodeInfo) if field.name not in ("devices", "labels"))
+PLAIN_FACTS = tuple(field.name for field in fields(NodeInfo) if field.name not in ("devices", "labels", "job_accounts"))
 """What an agent says of its machine in numbers and texts, under the same names on the wire."""
+
+RUNS_AS: dict[RunsAs | None, node_pb2.RunsAs.ValueType] = {
+    RunsAs.SHARED: node_pb2.RUNS_AS_SHARED,
+    RunsAs.OWNER: node_pb2.RUNS_AS_OWNER,
+    RunsAs.RANGE: node_pb2.RUNS_AS_RANGE,
+    RunsAs.ACCOUNTS: node_pb2.RUNS_AS_ACCOUNTS,
+}
 
 
 def device_proto(device: Device, unhealthy_reason: str = "") -> node_pb2.Device:
@@ -45,7 +61,21 @@ def info_proto(info: NodeInfo) -> node_pb2.NodeInfo:
     """What an agent said of its machine."""
     plain = {name: getattr(info, name) for name in PLAIN_FACTS}
     return node_pb2.NodeInfo(
-        devices=[device_proto(device) for device in info.devices], labels=dict(info.labels), **plain
+        devices=[device_proto(device) for device in info.devices],
+        labels=dict(info.labels),
+        job_accounts=_accounts_proto(info.job_accounts),
+        **plain,
+    )
+
+
+def _accounts_proto(accounts: JobAccounts) -> node_pb2.JobAccounts:
+    return node_pb2.JobAccounts(
+        runs_as=RUNS_AS.get(accounts.runs_as, node_pb2.RUNS_AS_UNSPECIFIED),
+        owner=accounts.owner,
+        account=accounts.account,
+        is_from_before=accounts.is_from_before,
+        why=accounts.why,
+        ends_all_by=accounts.ends_all_by,
     )
 
 

@@ -12,13 +12,17 @@ from ..series.points import NOT_READ, Reading
 from ..series.recorder import DeviceReading
 from ..state.attempts import OutputEnd, OutputStream, RankExit
 from ..state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
-from ..state.ids import DeviceUuid, JobId
-from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, NodeInfo
+from ..state.ids import DeviceUuid, JobId, UserName
+from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, JobAccounts, NodeInfo, RunsAs
 from ..state.units import MB, SECOND, Instant, Span
 from ..state.warnings import SLOWED_BY
-from .convert_nodes import PLAIN_FACTS
+from .convert_nodes import PLAIN_FACTS, RUNS_AS
 from .usages import rank_use
-from .validate import labels_of, span_of
+from .validate import USER_NAME, labels_of, span_of
+
+RUNS_AS_OF = {number: runs_as for runs_as, number in RUNS_AS.items()} | {node_pb2.RUNS_AS_UNSPECIFIED: None}
+ACCOUNT_CHARS_MAX, WHY_CHARS_MAX = 64, 500
+"""Of what an agent says of the accounts of jobs; the rest is cut."""
 
 READING_SECONDS_MAX = 3_600
 """A reading of a longer span is told of its end."""
@@ -68,7 +72,28 @@ def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
         for device in info.devices
     )
     plain["provider"] = info.provider or "static"
-    return NodeInfo(devices=devices, labels=labels_of(info.labels, "info.labels"), **plain)
+    return NodeInfo(
+        devices=devices,
+        labels=labels_of(info.labels, "info.labels"),
+        job_accounts=_job_accounts(info.job_accounts),
+        **plain,
+    )
+
+
+def _job_accounts(told: node_pb2.JobAccounts) -> JobAccounts:
+    """As whom jobs run there; of what a newer agent says that is not known here the node is its owner's alone."""
+    runs_as = RUNS_AS_OF.get(told.runs_as, RunsAs.OWNER)
+    if told.owner and not USER_NAME.fullmatch(told.owner):
+        step = "name the owner with --owner as its tokens do: gpuctl token list"
+        raise invalid("info.job_accounts.owner", f"{told.owner[:80]!r} is not a user's name", next_step=step)
+    return JobAccounts(
+        runs_as=runs_as,
+        owner=UserName(told.owner),
+        account=told.account[:ACCOUNT_CHARS_MAX],
+        is_from_before=told.is_from_before,
+        why=told.why[:WHY_CHARS_MAX],
+        ends_all_by=told.ends_all_by[:ACCOUNT_CHARS_MAX],
+    )
 
 
 def host_sample(beat: node_agent_pb2.Beat) -> HostSample:

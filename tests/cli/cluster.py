@@ -140,6 +140,7 @@ def node(name: str, state: node_pb2.NodeState.ValueType, gpus: int, busy: dict[i
     made.info.agent_version = "0.1.0"
     made.info.driver_version = "570.86"
     made.info.platform = "Linux 6.8 x86_64"
+    made.info.job_accounts.CopyFrom(node_pb2.JobAccounts(runs_as=node_pb2.RUNS_AS_RANGE, account="root"))
     for index in range(gpus):
         each = made.devices.add(job_id=busy.get(index, 0), is_free=index not in busy)
         each.device.uuid = f"GPU-{index}a5c1e6d"
@@ -160,6 +161,7 @@ def nodes() -> list[node_pb2.Node]:
     sick.devices[1].device.unhealthy_reason = "XID 79"
     sick.devices[1].is_free = False
     plain = node("n3", node_pb2.NODE_STATE_LOST, 0, {})
+    plain.info.job_accounts.CopyFrom(node_pb2.JobAccounts(runs_as=node_pb2.RUNS_AS_OWNER, owner="ada", account="lab"))
     return [node("n1", node_pb2.NODE_STATE_READY, 8, {0: 12, 1: 12, 2: 0}), sick, plain]
 
 

@@ -36,7 +36,7 @@ from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
 from scheduler.state.jobs import Job, item_ended_together
 from scheduler.state.limits import Limits
-from scheduler.state.nodes import Device, DeviceSample, NodeInfo
+from scheduler.state.nodes import Device, DeviceSample, JobAccounts, NodeInfo, RunsAs
 from scheduler.state.records import Record
 from scheduler.state.replies import Reply
 from scheduler.state.sessions.commands import SessionCommand
@@ -227,8 +227,9 @@ class Fleet:
         labels: tuple[tuple[str, str], ...] = (),
         agent_id: str = "",
         shared_root: str = "",
+        owner: str = "",
     ) -> FakeNode:
-        """Describe a machine; nothing is said to the scheduler yet."""
+        """Describe a machine; nothing is said to the scheduler yet. With an owner it takes nobody else's jobs."""
         node_name = NodeName(name)
         devices = tuple(
             Device(
@@ -240,8 +241,15 @@ class Fleet:
             )
             for index in range(gpus)
         )
+        accounts = JobAccounts(runs_as=RunsAs.OWNER, owner=UserName(owner)) if owner else JobAccounts()
         info = NodeInfo(
-            hostname=name, cpus=cpus, memory_bytes=ram_bytes, devices=devices, labels=labels, shared_root=shared_root
+            hostname=name,
+            cpus=cpus,
+            memory_bytes=ram_bytes,
+            devices=devices,
+            labels=labels,
+            shared_root=shared_root,
+            job_accounts=accounts,
         )
         node = FakeNode(name=node_name, agent_id=agent_id or f"agent-{name}", info=info)
         node.samples = {
@@ -365,7 +373,15 @@ HELD_AND_INDEXED = tuple(
     each.name
     for each in fields(Durable)
     if each.name
-    not in ("touched", "finished", "hold_changes", "_largest_device_bytes", "could_hold", "lacking_gpu_nodes")
+    not in (
+        "touched",
+        "finished",
+        "hold_changes",
+        "_largest_device_bytes",
+        "_owners",
+        "could_hold",
+        "lacking_gpu_nodes",
+    )
 )
 """Everything of a durable state but what it has yet to commit and what it only remembers."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from cli.admin.token_calls import NODES_USER as CLI_NODES_USER
 from scheduler.core.membership import CREDENTIAL_RENEWED_AFTER
+from scheduler.policy.explain import explain
 from scheduler.state.access import Role, Token
 from scheduler.state.events import (
     DrainRequested,
@@ -12,16 +16,20 @@ from scheduler.state.events import (
     NodeApprovalRequested,
     NodeProof,
     NodeRevokeRequested,
+    ReportedRunning,
     RevokeRequested,
     TokenRequested,
 )
-from scheduler.state.ids import NodeName, TokenId, UserName
+from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
+from scheduler.state.jobs import Running
 from scheduler.state.limits import Limits
-from scheduler.state.nodes import Node, NodeInfo
+from scheduler.state.nodes import JobAccounts, Node, NodeInfo, RunsAs
 from scheduler.state.records import NodeApproved, NodeRegistered, NodeRevoked, TokenUsed
 from scheduler.state.replies import NodeChanged, Refused
-from scheduler.state.units import SECOND, Span, after
-from tests.core.fleet import BEGIN, Fleet, Turn
+from scheduler.state.sessions.events import ServeRequested
+from scheduler.state.sessions.session import Model, ModelName
+from scheduler.state.units import SECOND, Instant, Span, after
+from tests.core.fleet import BEGIN, Fleet, Turn, spec
 
 ADMIN = UserName("admin")
 JOIN = TokenId("join")
@@ -154,3 +162,71 @@ def test_a_revoked_token_keeps_its_nodes_and_lets_no_other_join() -> None:
     fleet.now = after(fleet.now, Span(1 * SECOND))
     announce(fleet, NodeProof(credential=7, fresh=8), incarnation=2)
     assert node(fleet).credentials == (7,)
+
+
+# --- whose jobs a node takes (rule 4.37)
+
+
+def alone(owner: str = "") -> NodeInfo:
+    return NodeInfo(job_accounts=JobAccounts(runs_as=RunsAs.OWNER, owner=UserName(owner)))
+
+
+def owner_as(fleet: Fleet, info: NodeInfo, proof: NodeProof, incarnation: int = 1) -> UserName:
+    """Whose jobs alone the node takes, once it has registered so."""
+    fleet.take_up(
+        NodeAnnounced(at=fleet.now, name=N1, agent_id="a", incarnation=incarnation, boot_id="b", info=info, proof=proof)
+    )
+    return node(fleet).info.job_accounts.owner
+
+
+def test_a_node_is_of_the_user_of_the_token_with_which_it_joined_and_stays_so() -> None:
+    fleet = fleet_with_token()
+    assert owner_as(fleet, alone(), NodeProof(join_token=JOIN, fresh=7)) == ADMIN
+    assert owner_as(fleet, NodeInfo(), NodeProof(credential=7), incarnation=2) == "", "it takes those of all now"
+    assert owner_as(fleet, alone(), NodeProof(credential=7), incarnation=3) == ADMIN
+    assert owner_as(fleet, alone("carol"), NodeProof(credential=7), incarnation=4) == "carol", "its agent says so"
+
+
+@pytest.mark.parametrize("is_joining", [True, False])
+def test_a_node_that_is_nobodys_is_of_who_made_the_fleet(is_joining: bool) -> None:
+    fleet = Fleet()
+    made = (("late", "bob", Role.ADMIN, 2), ("first", "alice", Role.ADMIN, 1), ("older", "carol", Role.USER, 0))
+    for name, user, role, second in made:
+        at = Instant(BEGIN + second * SECOND)
+        token = Token(id=TokenId(name), user=UserName(user), role=role, digest=name, created_at=at)
+        fleet.take_up(TokenRequested(at=fleet.now, by=ADMIN, token=token))
+    token = Token(id=JOIN, user=UserName(CLI_NODES_USER), role=Role.NODE, digest="d", created_at=BEGIN)
+    fleet.take_up(TokenRequested(at=fleet.now, by=ADMIN, token=token))
+    proof = NodeProof(join_token=JOIN, fresh=7) if is_joining else NodeProof()
+    assert owner_as(fleet, alone(), proof) == "alice"
+
+
+def test_what_runs_on_a_node_that_becomes_its_owners_alone_goes_on_and_nothing_of_others_follows() -> None:
+    fleet = Fleet()
+    fake = fleet.add_node("n1", gpus=2, is_virtual=True)
+    fleet.join(fake)
+    fleet.submit(spec(gpus=1), user="bob")
+    fleet.submit(spec(gpus=2), user="bob")
+    assert fleet.job(1).attempt is not None
+    fake = replace(fake, incarnation=2, info=replace(fake.info, job_accounts=alone("alice").job_accounts))
+    fleet.announce(fake)
+    fleet.inventory(fake, [(RankKey(JobId(1), 1, 0), ReportedRunning(run_span=Span(SECOND)))])
+    assert isinstance(fleet.job(1).state, Running)
+    fleet.submit(spec(gpus=1), user="alice")
+    assert fleet.job(2).attempt is None
+    assert fleet.job(3).attempt is not None
+    told = explain(fleet.state, fleet.job(2), fleet.now)
+    assert told.reason == "NEVER_FITS"
+    assert "runs jobs of alice alone" in told.sentence
+
+
+def test_a_worker_is_its_models_owners() -> None:
+    fleet = Fleet()
+    fleet.join(fleet.add_node("n1", gpus=1, owner="alice"))
+    for user, is_refused in (("bob", True), ("alice", False)):
+        worker = spec(gpus=1, serves=ModelName("canvas"))
+        model = Model(name=ModelName("canvas"), owner=UserName(user), worker=worker, min_workers=1, max_workers=1)
+        turn = fleet.take_up(ServeRequested(at=fleet.now, model=model))
+        assert isinstance(turn.reply, Refused) is is_refused, turn.reply
+        if isinstance(turn.reply, Refused):
+            assert "runs jobs of alice alone" in turn.reply.message

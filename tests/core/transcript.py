@@ -120,6 +120,7 @@ class Transcript:
             labels=tuple(split_once(label, ":") for label in words.list("labels")),
             agent_id=words.value("agent"),
             shared_root=words.value("root"),
+            owner=words.value("owner"),
         )
         return self.told(self.fleet.join(node))
 

@@ -149,7 +149,9 @@ class AgentProcess(Program):
     ) -> None:
         token_file = scheduler.data / "agent.token"
         every = ("--scheduler", scheduler.address, "--node-id", node, "--token-file", str(token_file))
-        super().__init__(f"agent {node}", data, "gpufleet.node_agent", [*every, *flags], environment or {})
+        # Else what it does with users' jobs would follow from who runs the tests.
+        whole = {"GPUCTL_AGENT_ISOLATION_USERS": "shared", **(environment or {})}
+        super().__init__(f"agent {node}", data, "gpufleet.node_agent", [*every, *flags], whole)
         self.node = node
         self._log_begin = 0
         """Where in its log the newest start is told of."""

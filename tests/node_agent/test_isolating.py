@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from gpufleet.devices.device import Device, Vendor
 from gpufleet.errors import GpufleetError
 from node_agent.core.launch import HOME_PATH, RefusalReason
 from node_agent.device_nodes import nodes_of
+from node_agent.identity import DataFolder
 from node_agent.isolation import AccountUnusable, Isolating
+from node_agent.isolation_choice import AccountChoice, chosen_accounts, sentence_of
 from node_agent.notice_delivery import run_command
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other accounts")
@@ -87,3 +91,45 @@ def test_a_device_is_used_by_its_own_node_and_those_that_all_share(tmp_path: Pat
     amd = Device(uuid="GPU-2", index=0, name="MI300", memory_bytes=1, pci_bus_id="0000:03:00.0", vendor=Vendor.AMD)
     assert nodes_of((nvidia,), tmp_path) == ("/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
     assert nodes_of((amd,), tmp_path) == ("/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD129")
+
+
+def test_what_the_settings_leave_open_follows_from_what_the_agent_can() -> None:
+    def chosen(users: str, owner: str = "", why: str = "") -> AccountChoice:
+        return chosen_accounts(users, owner, is_from_before=False, why_not_apart=lambda: why)
+
+    assert chosen("auto") == AccountChoice(users="range")
+    assert chosen("auto", owner="alice") == AccountChoice(users="range"), "apart, everybody's may run"
+    assert chosen("auto", why="no") == AccountChoice(users="owner", why="no")
+    assert chosen("auto", owner="alice", why="no") == AccountChoice(users="owner", owner="alice", why="no")
+    assert chosen("owner", owner="alice") == AccountChoice(users="owner", owner="alice")
+    for users in ("shared", "range", "accounts"):
+        assert chosen(users, why="nobody asks") == AccountChoice(users=users)
+
+
+def test_an_agent_of_before_shares_its_account_until_somebody_says_otherwise(tmp_path: Path) -> None:
+    before = {"agent_id": "a", "incarnation": 1, "highest_term": 1}
+    (tmp_path / "agent.json").write_text(json.dumps(before))
+    for _ in range(2):
+        with closing(DataFolder(tmp_path)) as folder:
+            assert folder.is_from_before
+            folder.next_identity()
+    with closing(DataFolder(tmp_path / "new")) as folder:
+        assert not folder.is_from_before
+        folder.next_identity()
+        assert not folder.is_from_before
+    choice = chosen_accounts("auto", "", is_from_before=True, why_not_apart=lambda: pytest.fail("nobody asked"))
+    assert choice == AccountChoice(users="shared", is_from_before=True)
+    assert "--shared-account" in sentence_of(choice, "root")
+    assert chosen_accounts("auto", "alice", is_from_before=True, why_not_apart=lambda: "no").owner == "alice"
+    assert chosen_accounts("range", "", is_from_before=True, why_not_apart=lambda: "no").users == "range"
+
+
+def test_another_users_job_is_refused_by_the_node_itself(tmp_path: Path) -> None:
+    isolating = Isolating(IsolationSettings(), tmp_path, AccountChoice(users="owner"))
+    with pytest.raises(AccountUnusable, match="until it knows"):
+        isolating.of("alice", (), "")
+    isolating.take_owner("alice")
+    assert isolating.of("alice", (), "")[1] is None
+    with pytest.raises(AccountUnusable, match="alice alone") as refused:
+        isolating.of("bob", (), "")
+    assert refused.value.refusal.reason is RefusalReason.NODE_OF_ANOTHER

@@ -118,6 +118,7 @@ class Checks:
             match record:
                 case AttemptPlaced(job=job, attempt=attempt):
                     self._placed[job] = attempt
+                    self._nodes_take_it(state, job, attempt)
                 case AttemptReady(job=job, rendezvous=rendezvous):
                     self._placed[job] = replace(self._placed[job], rendezvous=rendezvous)
                 case AttemptEnded(job=job, ended=ended):
@@ -132,6 +133,19 @@ class Checks:
                 case AttemptVoided(job=job, number=number):
                     if any(process.key.attempt == number for process in self._by_job.get(job, ())):
                         raise Broken(f"attempt {job}/{number} is void and has run", job)
+
+    def _nodes_take_it(self, state: State, job: JobId, attempt: Attempt) -> None:
+        """A node that takes one user's jobs alone is given no others."""
+        placed = state.durable.jobs.get(job)
+        for name in {rank.placement.node for rank in attempt.ranks}:
+            node = state.durable.nodes.get(name)
+            accounts = None if node is None else node.info.job_accounts
+            if accounts is not None and accounts.is_alone and placed is not None:
+                self._world.met.add("a node of one user alone")
+                if placed.user != accounts.owner:
+                    raise Broken(
+                        f"{placed.user}'s job is placed on node {name}, which is {accounts.owner}'s alone", job
+                    )
 
     def _is_warned_in_time(self, state: State, job: JobId, warning: JobWarning) -> None:
         """Once an attempt of each kind and device, and never early, whatever starts anew and whatever clock is set."""

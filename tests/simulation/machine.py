@@ -358,8 +358,10 @@ class Machine:
     booted_at: float = 0.0
 
     @classmethod
-    def made(cls, world: World, name: str, *, gpus: int, cpus: int, rate: float, is_virtual: bool) -> Machine:
-        """A machine with devices of 16 GB. Virtual ones have no samples."""
+    def made(
+        cls, world: World, name: str, *, gpus: int, cpus: int, rate: float, is_virtual: bool, owner: str = ""
+    ) -> Machine:
+        """A machine with devices of 16 GB. Virtual ones have no samples. With an owner it takes nobody else's jobs."""
         devices = [
             node_pb2.Device(
                 uuid=f"{name}-gpu{index}", index=index, name="GPU", memory_bytes=16 * 10**9, is_virtual=is_virtual
@@ -367,6 +369,8 @@ class Machine:
             for index in range(gpus)
         ]
         info = node_pb2.NodeInfo(hostname=name, cpus=cpus, memory_bytes=64 * 10**9, devices=devices)
+        if owner:
+            info.job_accounts.CopyFrom(node_pb2.JobAccounts(runs_as=node_pb2.RUNS_AS_OWNER, owner=owner))
         disk = NodeDisk(agent_id=f"agent-{name}")
         return cls(world=world, name=name, info=info, rate=rate, disk=disk, devices=tuple(devices))
 

@@ -13,7 +13,7 @@ from tests.simulation.faults import Troubles
 from tests.simulation.machine import DRIFT_MAX, Machine
 from tests.simulation.run import Run
 from tests.simulation.scheduler import LIMITS
-from tests.simulation.users import RUN_SECONDS_MAX, Users
+from tests.simulation.users import RUN_SECONDS_MAX, USERS, Users
 from tests.simulation.world import Broken, World
 
 JOBS = 40
@@ -55,7 +55,7 @@ class Simulation(Run[World]):
 
     def __init__(self, seed: int, *, is_traced: bool = False) -> None:
         super().__init__(seed, World, is_traced=is_traced)
-        self._rng = self.world.rng("fleet")
+        self._rng, self._owners = self.world.rng("fleet"), self.world.rng("owners")
         self.machines = {machine.name: machine for machine in self._fleet()}
         self.world.checks = Checks(self.world, self.store, self.outputs, self.machines)
         self.users = Users(self.world, JOBS, SUBMIT_SECONDS)
@@ -75,7 +75,9 @@ class Simulation(Run[World]):
 
     def _machine(self, name: str, *, gpus: int, cpus: int, is_virtual: bool) -> Machine:
         rate = 1.0 + self._rng.uniform(-DRIFT_MAX, DRIFT_MAX)
-        return Machine.made(self.world, name, gpus=gpus, cpus=cpus, rate=rate, is_virtual=is_virtual)
+        # Of one fleet in two a node takes the jobs of one user alone.
+        owner = self._owners.choice(("", USERS[0])) if name == "n4" else ""
+        return Machine.made(self.world, name, gpus=gpus, cpus=cpus, rate=rate, is_virtual=is_virtual, owner=owner)
 
     def run(self) -> Outcome:
         """Run it to its end."""

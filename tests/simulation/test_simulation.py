@@ -76,6 +76,7 @@ def test_the_troubles_of_a_few_runs_reach_every_corner() -> None:
 
 CORNERS = frozenset(
     {
+        "a node of one user alone",
         "AttemptEnded EXIT_UNKNOWN",
         "AttemptEnded NODE_LOST",
         "AttemptEnded PREEMPTED",

@@ -164,6 +164,7 @@ class RegisterResponse(_message.Message):
     SEEN_ADDRESS_FIELD_NUMBER: _builtins.int
     SCHEDULER_VERSION_FIELD_NUMBER: _builtins.int
     CREDENTIAL_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler: rises with each of its starts."""
     seen_address: _builtins.str
@@ -174,6 +175,8 @@ class RegisterResponse(_message.Message):
     """A bearer token of this node alone, for this and all later calls, to be kept before it is used; empty where the
     caller's own stays the one. Asked again, the same is answered.
     """
+    owner: _builtins.str
+    """Whose jobs alone the node takes; empty where it takes those of all."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats; 2 s by default."""
@@ -196,10 +199,11 @@ class RegisterResponse(_message.Message):
         seen_address: _builtins.str = ...,
         scheduler_version: _builtins.str = ...,
         credential: _builtins.str = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "credential", b"credential", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "credential", b"credential", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "owner", b"owner", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -54,6 +54,38 @@ NODE_STATE_DRAINING: NodeState.ValueType  # 4
 """Heard in time, and a person drains it: what runs goes on, nothing new starts."""
 Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
 
+class _RunsAs:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunsAsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunsAs.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUNS_AS_UNSPECIFIED: _RunsAs.ValueType  # 0
+    """The agent is from before there was a choice: as RUNS_AS_SHARED."""
+    RUNS_AS_SHARED: _RunsAs.ValueType  # 1
+    """As the agent's account, whosever they are."""
+    RUNS_AS_OWNER: _RunsAs.ValueType  # 2
+    """As the agent's account, and those of the node's owner alone."""
+    RUNS_AS_RANGE: _RunsAs.ValueType  # 3
+    """Each user's by a uid of its own, kept apart from all others."""
+    RUNS_AS_ACCOUNTS: _RunsAs.ValueType  # 4
+    """As the node's account of the user's name, kept apart from all others."""
+
+class RunsAs(_RunsAs, metaclass=_RunsAsEnumTypeWrapper):
+    """RunsAs is as whom jobs run on a node."""
+
+RUNS_AS_UNSPECIFIED: RunsAs.ValueType  # 0
+"""The agent is from before there was a choice: as RUNS_AS_SHARED."""
+RUNS_AS_SHARED: RunsAs.ValueType  # 1
+"""As the agent's account, whosever they are."""
+RUNS_AS_OWNER: RunsAs.ValueType  # 2
+"""As the agent's account, and those of the node's owner alone."""
+RUNS_AS_RANGE: RunsAs.ValueType  # 3
+"""Each user's by a uid of its own, kept apart from all others."""
+RUNS_AS_ACCOUNTS: RunsAs.ValueType  # 4
+"""As the node's account of the user's name, kept apart from all others."""
+Global___RunsAs: _TypeAlias = RunsAs  # noqa: Y015
+
 @_typing.final
 class Device(_message.Message):
     """Device is one GPU, real or virtual, with the facts that do not change while it works."""
@@ -458,6 +490,50 @@ class DeviceSample(_message.Message):
 Global___DeviceSample: _TypeAlias = DeviceSample  # noqa: Y015
 
 @_typing.final
+class JobAccounts(_message.Message):
+    """JobAccounts is as whom jobs run on a node, and whose."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_AS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    IS_FROM_BEFORE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    ENDS_ALL_BY_FIELD_NUMBER: _builtins.int
+    runs_as: Global___RunsAs.ValueType
+    """As whom they run."""
+    owner: _builtins.str
+    """Whose jobs alone run there, with RUNS_AS_OWNER. An agent that does not say is told by the scheduler: the user of the
+    token with which the node joined, or, of an agents' token, of the oldest admin token.
+    """
+    account: _builtins.str
+    """The account that the agent is."""
+    is_from_before: _builtins.bool
+    """Whether it shares because it always did: nobody chose, and its agent was there before there was a choice."""
+    why: _builtins.str
+    """Why it does not keep users apart, in a clause for people; empty where it does, or somebody chose so."""
+    ends_all_by: _builtins.str
+    """By which means nothing outlives its job: "pid namespace", or "subreaper"."""
+    def __init__(
+        self,
+        *,
+        runs_as: Global___RunsAs.ValueType = ...,
+        owner: _builtins.str = ...,
+        account: _builtins.str = ...,
+        is_from_before: _builtins.bool = ...,
+        why: _builtins.str = ...,
+        ends_all_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "ends_all_by", b"ends_all_by", "is_from_before", b"is_from_before", "owner", b"owner", "runs_as", b"runs_as", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobAccounts: _TypeAlias = JobAccounts  # noqa: Y015
+
+@_typing.final
 class NodeInfo(_message.Message):
     """NodeInfo is what an agent says of its machine when it registers."""
 
@@ -504,6 +580,7 @@ class NodeInfo(_message.Message):
     SHARED_ROOT_FOLDER_FIELD_NUMBER: _builtins.int
     SHARED_ROOT_FIELD_NUMBER: _builtins.int
     SHARED_ROOT_PROBLEM_FIELD_NUMBER: _builtins.int
+    JOB_ACCOUNTS_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     """Host name of the machine."""
     cpus: _builtins.int
@@ -552,6 +629,10 @@ class NodeInfo(_message.Message):
     def expires_time(self) -> _timestamp_pb2.Timestamp:
         """When an elastic node goes away; absent for a static one. Not built yet."""
 
+    @_builtins.property
+    def job_accounts(self) -> Global___JobAccounts:
+        """As whom jobs run there, and whose."""
+
     def __init__(
         self,
         *,
@@ -576,10 +657,11 @@ class NodeInfo(_message.Message):
         shared_root_folder: _builtins.str = ...,
         shared_root: _builtins.str = ...,
         shared_root_problem: _builtins.str = ...,
+        job_accounts: Global___JobAccounts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_time", b"expires_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_time", b"expires_time", "job_accounts", b"job_accounts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "shared_root", b"shared_root", "shared_root_folder", b"shared_root_folder", "shared_root_problem", b"shared_root_problem", "torch_version", b"torch_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "job_accounts", b"job_accounts", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "shared_root", b"shared_root", "shared_root_folder", b"shared_root_folder", "shared_root_problem", b"shared_root_problem", "torch_version", b"torch_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -108,7 +108,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         credential = self._credential(reply.node)
         if not credential:  # else it registers again at once, by its credential
             _log_registered(event)
-        limits = self._engine.view.limits
+        limits, accounts = self._engine.view.limits, reply.node.info.job_accounts
         return node_agent_pb2.RegisterResponse(
             term=self._engine.store.term,
             heartbeat_interval=duration(limits.heartbeat_interval),
@@ -117,6 +117,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             seen_address=address,
             scheduler_version=self._version,
             credential=credential,
+            owner=accounts.owner if accounts.is_alone else "",
         )
 
     async def Heartbeat(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes to its context

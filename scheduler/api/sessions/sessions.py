@@ -16,6 +16,7 @@ from gpufleet.security.tickets import SECRET_BYTES, hash_place_key, make_place_k
 
 from ...core.worker_seats import WorkerChanges, why_no_bound
 from ...engine import Engine, StoreAway, TooManyEvents
+from ...policy.owners import asked_by
 from ...policy.routing import lacks_gpu_nodes
 from ...session_links import GatewayLink, Outbox, SessionLinks, WorkerLink
 from ...state.access import Role
@@ -172,7 +173,9 @@ class SessionCalls(ModelCalls):
             waits_for="" if is_ready else why_no_bound(view, model, self.engine.now(), WorkerChanges()),
             failure=convert.failure_proto(model.failure),
             routing=convert.routing_proto(view.limits.routing) if has_choice else None,
-            lacks_gpu_nodes=has_choice and model.worker is not None and lacks_gpu_nodes(view, model.worker.asked),
+            lacks_gpu_nodes=has_choice
+            and model.worker is not None
+            and lacks_gpu_nodes(view, asked_by(view.durable, model.owner, model.worker.asked)),
         )
 
     # --- gateways

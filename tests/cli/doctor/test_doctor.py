@@ -19,7 +19,7 @@ from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 from cli.doctor import cluster as judge
 from cli.doctor import encryption, network
 from cli.doctor.agent import check_agent, judge_agent
-from cli.doctor.cluster import compare_nodes
+from cli.doctor.cluster import compare_nodes, judge_accounts
 from cli.doctor.finding import Finding, Verdict
 from cli.doctor.network import ERROR, TurnedAway, read_error
 from gpufleet.errors import GpufleetError, Reason
@@ -56,7 +56,20 @@ def test_a_healthy_fleet_is_ok_from_here_to_its_nodes(
     done = gpuctl("doctor")
     checks = [line.split()[0] for line in done.text.splitlines()]
     assert done.code == 0
-    assert checks == ["settings", "own", "name", "port", "TLS", "token", "version", "clock", "store", "disk", "node"]
+    assert checks == [
+        "settings",
+        "own",
+        "name",
+        "port",
+        "TLS",
+        "token",
+        "version",
+        "clock",
+        "store",
+        "disk",
+        "node",
+        "accounts",
+    ]
     assert "→" not in done.text
 
 
@@ -373,3 +386,31 @@ def test_a_node_that_is_too_busy_is_left_untested_and_its_test_is_taken_back(
     done = gpuctl("doctor", "--run")
     assert "test n1     warn  not tested: no GPU is free" in done.text
     assert list(fake.asked("Cancel")[0].jobs.job_ids) == [1]
+
+
+def test_it_is_said_as_whom_jobs_run_and_what_a_shared_account_means() -> None:
+    def node(name: str, **told: Any) -> node_pb2.Node:
+        made = cluster.node(name, node_pb2.NODE_STATE_READY, 1, {})
+        made.info.job_accounts.CopyFrom(node_pb2.JobAccounts(**told))
+        return made
+
+    shared = {"runs_as": node_pb2.RUNS_AS_SHARED, "account": "lab"}
+    found = list(
+        judge_accounts(
+            [
+                node("n1", runs_as=node_pb2.RUNS_AS_RANGE, account="root", ends_all_by="pid namespace"),
+                node("n2", runs_as=node_pb2.RUNS_AS_OWNER, owner="ada", account="ada"),
+                node("n3", **shared),
+                node("n4", **shared),
+                node("n5", **shared, is_from_before=True),
+                node("n6"),
+            ]
+        )
+    )
+    assert [each.verdict for each in found] == [Verdict.OK] * 2 + [Verdict.WARNING] * 3
+    assert found[0].sentence.startswith("on n1 each user's jobs run as a uid of their own")
+    assert found[0].sentence.endswith("nothing outlives its job, by pid namespace")
+    assert found[1].sentence == "on n2 jobs of ada alone run, as ada"
+    assert found[2].sentence.startswith("on n3, n4 jobs of all users run as lab. Each of them can read, change and end")
+    assert "--shared-account" not in found[2].fix, "it is meant"
+    assert all("--shared-account" in each.fix and "--owner" in each.fix for each in found[3:])

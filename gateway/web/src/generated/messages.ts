@@ -156,6 +156,14 @@ export type NodeState =
   | "NODE_STATE_LOST"
   | "NODE_STATE_DRAINING";
 
+/** RunsAs is as whom jobs run on a node. */
+export type RunsAs =
+  | "RUNS_AS_UNSPECIFIED"
+  | "RUNS_AS_SHARED"
+  | "RUNS_AS_OWNER"
+  | "RUNS_AS_RANGE"
+  | "RUNS_AS_ACCOUNTS";
+
 /** UsageGroup says what a row of usage stands for. */
 export type UsageGroup =
   | "USAGE_GROUP_UNSPECIFIED"
@@ -972,6 +980,25 @@ export interface DeviceSample {
   readonly energy_mj?: Int64;
 }
 
+/** JobAccounts is as whom jobs run on a node, and whose. */
+export interface JobAccounts {
+  /** As whom they run. */
+  readonly runs_as: RunsAs;
+  /**
+   * Whose jobs alone run there, with RUNS_AS_OWNER. An agent that does not say is told by the scheduler: the user of
+   * the token with which the node joined, or, of an agents' token, of the oldest admin token.
+   */
+  readonly owner: string;
+  /** The account that the agent is. */
+  readonly account: string;
+  /** Whether it shares because it always did: nobody chose, and its agent was there before there was a choice. */
+  readonly is_from_before: boolean;
+  /** Why it does not keep users apart, in a clause for people; empty where it does, or somebody chose so. */
+  readonly why: string;
+  /** By which means nothing outlives its job: "pid namespace", or "subreaper". */
+  readonly ends_all_by: string;
+}
+
 /** NodeInfo is what an agent says of its machine when it registers. */
 export interface NodeInfo {
   /** Host name of the machine. */
@@ -1018,6 +1045,8 @@ export interface NodeInfo {
   readonly shared_root: string;
   /** Why it cannot be used; empty when it can. */
   readonly shared_root_problem: string;
+  /** As whom jobs run there, and whose. */
+  readonly job_accounts?: JobAccounts;
 }
 
 /** HeldShare is the part of a device that a job holds. */
