@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 from ..options import Printing
 from .submit import SharedRoot
@@ -26,11 +26,13 @@ def ingest(
         Option("--request-id", metavar="ID", help="Yours instead of a random one: the same id is never done twice."),
     ] = None,
 ) -> None:
-    """Send a file to what takes its type; print the job's id.
+    """Send a file to what takes its type; print the job's id, or the model's answer.
 
-    [handlers] of the scheduler's settings names a command for each content type, which becomes a job of yours. A served
-    model is asked by the gateway: of a file that one takes, this says how. For instance: gpuctl ingest talk.mp3 --gpu
+    [handlers] of the scheduler's settings names for each content type a command, which becomes a job of yours, or a
+    served model, which is asked through the gateway. For instance: gpuctl ingest talk.mp3 --gpu
     """
     from .ingesting import ingest_file
 
-    ingest_file(options.settings(), file, content_type, request_id, shared_root, gpu=gpu, dry_run=dry_run)
+    code = ingest_file(options.settings(), file, content_type, request_id, shared_root, gpu=gpu, dry_run=dry_run)
+    if code:
+        raise Exit(code)

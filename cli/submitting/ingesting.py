@@ -13,7 +13,6 @@ from gpufleet.errors import GpufleetError, invalid
 
 from ..client import connected
 from ..printing import print_message
-from ..reading import wrong
 from ..render.table import clean
 from ..settings import Settings
 from .input_files import input_files, local_files
@@ -33,9 +32,12 @@ def ingest_file(
     *,
     gpu: bool,
     dry_run: bool,
-) -> None:
-    """Make a job of the file, and print its id alone on stdout. Errors: CONTENT_TYPE_UNHANDLED, those of UploadBlob,
-    INVALID_ARGUMENT where it is no single file, or a served model takes it."""
+) -> int:
+    """Make a job of the file, and print its id alone on stdout; or ask the model that takes it, and print its answer.
+
+    Gives the exit code. Errors: CONTENT_TYPE_UNHANDLED, those of UploadBlob, INVALID_ARGUMENT where it is no single
+    file, and what the gateway refuses.
+    """
     files = input_files([text])
     if len(files) != 1:
         raise invalid("FILE", f"{text} has {len(files):,} files", next_step="Send each of them, or an archive of all.")
@@ -43,7 +45,9 @@ def ingest_file(
     found = _asked(settings, request)
     if not dry_run:
         if found.HasField("model"):
-            raise _for_a_model(found, _path(text))
+            from .asking_model import ask_model
+
+            return ask_model(settings, found, _path(text))
         spec = job_pb2.JobSpec(files=files)
         upload_missing(settings, [text], spec, shared_root or settings.config.settings.shared_root)
         request.file.CopyFrom(spec.files[0])
@@ -51,20 +55,23 @@ def ingest_file(
         found = _asked(settings, request)
     if settings.format in ("json", "jsonl"):
         print_message(found, settings.format)
-        return
+        return 0
     if dry_run:
-        _tell_dry_run(found, _path(text))
-        return
+        _tell_dry_run(found)
+        return 0
     print(found.job_id, flush=True)
     for note in found.notes:
         print(f"gpuctl: {clean(note)}", file=sys.stderr)
     if sys.stderr.isatty():
         print(f"Next: gpuctl logs -f {found.job_id} · gpuctl wait {found.job_id}", file=sys.stderr)
+    return 0
 
 
-def _path(text: str) -> str:
-    """Where the file is, without the name that was given to it."""
-    return next((str(path) for path in local_files([text]).values()), text)
+def _path(text: str) -> Path:
+    """Where the file is, without the name that was given to it. Errors: INVALID_ARGUMENT where it is not here."""
+    for path in local_files([text]).values():
+        return path
+    raise invalid("FILE", f"{text} is not a file of this machine", next_step="Name one: a model is sent its bytes.")
 
 
 def _asked(settings: Settings, request: ingest_pb2.IngestRequest) -> ingest_pb2.IngestResponse:
@@ -76,23 +83,14 @@ def _asked(settings: Settings, request: ingest_pb2.IngestRequest) -> ingest_pb2.
             raise in_options(told, lambda field: OPTIONS.get(field, field)) from None
 
 
-def _how_for_a_model(found: ingest_pb2.IngestResponse, text: str) -> str:
-    if found.model.input:
-        return f"gpuctl infer {found.model.name} {shlex.quote(text)} --as bytes"
-    form = shlex.quote(f"file=@{text};type={found.content_type}")
-    return f'curl -H "authorization: Bearer $TOKEN" -F {form} GATEWAY/api/v1/ingest/file'
-
-
-def _for_a_model(found: ingest_pb2.IngestResponse, text: str) -> GpufleetError:
-    what = f"{found.content_type} is for the model {found.model.name}, which the gateway asks; nothing was uploaded"
-    return wrong(what, f"Ask it with: {_how_for_a_model(found, text)}")
-
-
-def _tell_dry_run(found: ingest_pb2.IngestResponse, text: str) -> None:
+def _tell_dry_run(found: ingest_pb2.IngestResponse) -> None:
     where = MODES.get(found.gpu_mode, "a CPU")
     print(f"Nothing was changed. {clean(found.content_type)} matches {clean(found.pattern)!r} of [handlers].")
     if found.HasField("model"):
-        print(f"The model {found.model.name} takes it. Ask it with: {_how_for_a_model(found, text)}")
+        how = (
+            f"as its input {clean(found.model.input)}" if found.model.input else f"at {clean(found.model.path or '/')}"
+        )
+        print(f"The model {found.model.name} would be asked, on {where}, {how}.")
     else:
         print(f"It would become a job, on {where}: {clean(shlex.join(found.job.spec.argv))}")
     for note in found.notes:

@@ -6,14 +6,17 @@ import asyncio
 import hashlib
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gpufleet.v1 import job_pb2
 
-from tests.e2e.processes import until
+from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.gateway.api.ingest_stage import SETTINGS, ingest, part, send, serve_eyes
 from tests.gateway.asking import Answer, ask
 from tests.gateway.stage import Stage
@@ -115,6 +118,28 @@ async def test_a_model_is_asked_and_answers_as_it_does(stage: Stage) -> None:
     assert await printed(stage, stored) == "some words"
     gone = {"file": file | {"digest": "0" * 64}, "gpu": True}
     assert refused(await ask(stage.gateway, "/api/v1/ingest/file", gone, token=token)) == (409, "FILE_NOT_UPLOADED")
+
+
+async def test_gpuctl_asks_the_model_itself_and_prints_what_it_says(stage: Stage, tmp_path: Path) -> None:
+    token = (await token_for(stage, "ann")).secret
+    (tmp_path / "look.png").write_bytes(b"a picture" * 1_000)
+    variables = {
+        "GPUCTL_SCHEDULER": stage.fleet.scheduler.address,
+        "GPUCTL_TOKEN": token,
+        "GPUCTL_GATEWAY": f"http://{stage.gateway}",
+    }
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-P", "-m", "gpufleet.cli", "ingest", "look.png", "--gpu"],
+        env=clean_environment(tmp_path, variables),
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["path"], said["type"], said["user"]) == ("/look", "image/png", "ann")
+    assert said["sha256"] == digest_of(b"a picture" * 1_000) and said["token"] is None
 
 
 async def test_what_nothing_takes_is_refused_with_what_is_taken(stage: Stage) -> None:
