@@ -16,6 +16,7 @@ from .keeper.jail import build
 from .keeper.linux import give_up_privileges
 from .keeper.supervisor import fork_first
 
+PROGRAM = __name__
 SECONDS_MAX = 20.0
 SAID_CHARS_MAX = 300
 NOT_ROOT = "its agent is not root"
@@ -26,7 +27,7 @@ def why_not_apart(folder: Path) -> str:
     if os.geteuid() != 0:
         return NOT_ROOT
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=folder) as stage:
-        command = [sys.executable, "-P", "-m", __name__, stage]
+        command = [sys.executable, "-P", "-m", PROGRAM, stage]
         try:
             tried = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS_MAX, check=False

@@ -8,13 +8,17 @@ import functools
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
+import sys
+import tempfile
 import threading
-from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Mapping
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import quote, urljoin, urlsplit
@@ -22,6 +26,7 @@ from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandl
 
 from .core.launch import SPACE_PATH, Isolation
 from .local_addresses import LocalAddress, connect_beyond, refuse_local_host
+from .notice_command import order_of
 
 COMMAND_SECONDS_MAX = 60.0
 """A command that runs longer is killed, and with it what it has started in its process group."""
@@ -32,6 +37,9 @@ COMMAND_OUTPUT_BYTES_MAX = 4_096
 POST_SECONDS_MAX = 10.0
 """A server that has not answered by then, redirections and all, has not answered."""
 
+PROGRAM = f"{__package__}.notice_command"
+"""What runs a command where users are kept apart."""
+
 TRIES_MAX = 4
 RETRY_SECONDS = 1.0
 """A URL is tried so often; the pauses between begin with this and double."""
@@ -41,38 +49,60 @@ class NoticeNotDelivered(Exception):
     """A notice was not delivered; the text says why, without what is secret in a URL."""
 
 
-async def run_command(line: str, cwd: str, env: Mapping[str, str], isolation: Isolation | None = None) -> str:
-    """Run a line with /bin/sh, as the account of `isolation`, and answer the beginning of what it prints.
+async def run_command(line: str, cwd: str, env: Mapping[str, str]) -> str:
+    """Run a line with /bin/sh, as this account, and answer the beginning of what it prints.
 
     It is over when the shell has ended: what it leaves in the background goes on, without an output. Errors:
     NoticeNotDelivered when it fails or takes too long.
     """
+    return await _run(("/bin/sh", "-c", line), cwd, env)
+
+
+async def run_isolated(line: str, cwd: str, env: Mapping[str, str], isolation: Isolation, spaces: Path) -> str:
+    """Run a line where the job ran: as its user, and out of reach of all else; the rest as `run_command`.
+
+    What it leaves ends with it. Below `spaces` it has a folder meanwhile.
+    """
+    cwd = "/" if not cwd or cwd.startswith(SPACE_PATH) else cwd  # which is there for the job alone
+    try:
+        folder = await asyncio.to_thread(_space_below, spaces)
+    except OSError as problem:
+        raise NoticeNotDelivered(f"it cannot be run: {problem}") from None
+    try:
+        return await _run(
+            (sys.executable, "-P", "-m", PROGRAM), "/", os.environ, order_of(line, cwd, dict(env), isolation, folder)
+        )
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _space_below(spaces: Path) -> Path:
+    spaces.mkdir(mode=0o700, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=spaces))
+
+
+async def _run(argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: bytes | None = None) -> str:
     loop = asyncio.get_running_loop()
     ours, its = os.pipe()
     os.set_blocking(ours, False)
     printed = bytearray()
-    account: dict[str, Any] = {}
-    if isolation is not None:
-        account = {"user": isolation.uid, "group": isolation.gid, "extra_groups": isolation.groups}
-        cwd = "/" if not cwd or cwd.startswith(SPACE_PATH) else cwd  # which is there for the job alone
     try:
         try:
             process = await asyncio.create_subprocess_exec(
-                *("/bin/sh", "-c", line),
+                *argv,
                 cwd=cwd,
                 env=env,
-                stdin=DEVNULL,
+                stdin=DEVNULL if stdin is None else PIPE,
                 stdout=its,
                 stderr=its,
                 start_new_session=True,
-                **account,
             )
         except (OSError, ValueError) as problem:
             raise NoticeNotDelivered(f"it cannot be run: {problem}") from None
         finally:
             os.close(its)
         loop.add_reader(ours, _read, loop, ours, printed)
-        code = await _end_of(process)
+        code = await _end_of(process, stdin)
         _read(loop, ours, printed)
     finally:
         loop.remove_reader(ours)
@@ -83,9 +113,14 @@ async def run_command(line: str, cwd: str, env: Mapping[str, str], isolation: Is
     return said
 
 
-async def _end_of(process: Process) -> int:
+async def _end_of(process: Process, stdin: bytes | None) -> int:
     try:
         async with asyncio.timeout(COMMAND_SECONDS_MAX):
+            if stdin is not None and process.stdin is not None:
+                with contextlib.suppress(ConnectionError):  # it has ended, which is seen next
+                    process.stdin.write(stdin)
+                    await process.stdin.drain()
+                process.stdin.close()
             return await process.wait()
     except TimeoutError:
         raise NoticeNotDelivered(f"it had not ended after {COMMAND_SECONDS_MAX:.0f} s, and was killed") from None

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,7 +42,7 @@ from .core.outcome import AttemptView
 from .environment import shown_devices
 from .keeper.linux import boottime_us
 from .keeper.values import end_from, isolation_from, to_json
-from .notice_delivery import NoticeNotDelivered, post, run_command, shown
+from .notice_delivery import NoticeNotDelivered, post, run_command, run_isolated, shown
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ TOLD_AT_ONCE_MAX = 8
 
 ATTEMPTS_TOLD_MAX = 10_000
 """Attempts that run with notices, or are not told of to the end; of more nothing is told, and that is logged."""
+
+SPACES = "spaces"
 
 CLOCK_SECONDS_MAX = 30.0
 """How long to sleep before the clock is read again: it goes on while the machine sleeps, the sleep does not."""
@@ -219,9 +222,11 @@ class Notices:
                 await post(subject.target, fields, allows_local=self._allows_local())
                 said = ""
             else:
-                said = await run_command(
-                    subject.target, subject.cwd, {**subject.env, **variables_of(fields)}, subject.isolation
-                )
+                env = {**subject.env, **variables_of(fields)}
+                if subject.isolation is None:
+                    said = await run_command(subject.target, subject.cwd, env)
+                else:
+                    said = await run_isolated(subject.target, subject.cwd, env, subject.isolation, self._records.spaces)
         except NoticeNotDelivered as problem:
             _log.warning("the notice %r of attempt %s did not reach %s: %s", notice.value, facts.key, how, problem)
         except Exception:
@@ -235,7 +240,7 @@ class Subject:
     """What is told to whom: the facts, and the target with the folder and the variables of its command.
 
     `spans_nodes`: the attempt has ranks elsewhere, whose ends this node does not see. `isolation` says as whom a
-    command runs: as the job did.
+    command runs and what it reaches: as the job did.
     """
 
     facts: Notified
@@ -274,6 +279,8 @@ class NoticeRecords:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.spaces = folder.with_name(f"{folder.name}-{SPACES}")
+        """What commands have for their own while they run, where users are kept apart."""
 
     def begin(self, subject: Subject) -> None:
         """Write down what is about to be launched, in place of what there was."""
@@ -305,7 +312,8 @@ class NoticeRecords:
         (self._folder / key.name).unlink(missing_ok=True)
 
     def all(self) -> list[Subject]:
-        """Everything that was begun; what cannot be read is deleted."""
+        """Everything that was begun; what cannot be read is deleted, and what commands of an earlier agent had."""
+        shutil.rmtree(self.spaces, ignore_errors=True)
         if not self._folder.is_dir():
             return []
         found: list[Subject] = []

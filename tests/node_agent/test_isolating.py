@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,23 @@ import pytest
 from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.devices.device import Device, Vendor
 from gpufleet.errors import GpufleetError
-from node_agent.core.launch import HOME_PATH, RefusalReason
+from node_agent import isolation_probe, notice_delivery
+from node_agent.core.launch import HOME_PATH, Isolation, RefusalReason
 from node_agent.device_nodes import nodes_of
 from node_agent.identity import DataFolder
 from node_agent.isolation import AccountUnusable, Isolating
 from node_agent.isolation_choice import AccountChoice, chosen_accounts, sentence_of
-from node_agent.notice_delivery import run_command
+from node_agent.notice_delivery import NoticeNotDelivered, run_isolated
+from tests.node_agent.namespaces import needs_namespaces
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other accounts")
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are started are those of the installed package."""
+    for module in (notice_delivery, isolation_probe):
+        monkeypatch.setattr(module, "PROGRAM", f"gpufleet.{module.PROGRAM}")
 
 
 @needs_root
@@ -68,12 +80,74 @@ def test_an_agent_that_is_not_root_cannot_run_jobs_as_others(tmp_path: Path, mon
         Isolating(IsolationSettings(users="range"), tmp_path)
 
 
-@needs_root
-async def test_a_notice_is_told_as_the_jobs_user(tmp_path: Path) -> None:
-    _, isolation = Isolating(IsolationSettings(users="range"), tmp_path).of("alice", (), "")
-    assert isolation is not None
-    said = await run_command("id -u; id -G", "/run/gpufleet/files", {"PATH": os.defpath}, isolation)
-    assert said.split() == [str(isolation.uid)] * 2
+def running(mark: str) -> list[Path]:
+    """Processes with this word in their command line."""
+    return [
+        each for each in Path("/proc").glob("[0-9]*/cmdline") if each.exists() and mark.encode() in each.read_bytes()
+    ]
+
+
+@pytest.fixture
+def isolation(tmp_path: Path) -> Isolation:
+    """Whose process a job of alice's is, in a folder that everybody may look at."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o001)
+    tmp_path.chmod(0o755)
+    _, found = Isolating(IsolationSettings(users="range"), tmp_path).of("alice", (), "")
+    assert found is not None
+    return replace(found, devices=("/dev/kmsg",))
+
+
+@needs_namespaces
+async def test_a_notice_is_told_as_the_jobs_user_and_out_of_reach_of_all_else(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    mark = f"1002.{os.getpid()}"
+    line = f"""
+    id -u; id -G; ls /proc | grep -c '^[0-9]'
+    ls -A {tmp_path} 2>/dev/null; ls -A /tmp; ls /dev/kmsg 2>/dev/null
+    echo x > /tmp/x && echo x > $HOME/x && cat $HOME/x; grep NoNewPrivs /proc/self/status
+    echo $WORD; (setsid sleep {mark} >/dev/null 2>&1 &)
+    """
+    env = {"PATH": os.defpath, "HOME": HOME_PATH, "WORD": "sesame"}
+    said = await run_isolated(line, "/run/gpufleet/files", env, isolation, tmp_path / "spaces")
+    uid, groups, processes, *rest = said.split()
+    assert uid == groups == str(isolation.uid)
+    assert int(processes) <= 4, "its own"
+    assert rest == ["x", "NoNewPrivs:", "1", "sesame"], "the agent's folder and /tmp are empty, and it has no device"
+    assert not running(mark)
+    assert not any((tmp_path / "spaces").iterdir())
+
+
+@needs_namespaces
+async def test_a_notice_of_an_isolated_job_fails_with_its_code_and_is_ended_in_time(
+    tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, spaces, mark = {"PATH": os.defpath}, tmp_path / "spaces", f"1003.{os.getpid()}"
+    with pytest.raises(NoticeNotDelivered, match="code 3: 'oh'"):
+        await run_isolated("echo oh; exit 3", "", env, isolation, spaces)
+    with pytest.raises(NoticeNotDelivered, match="gone"):
+        await run_isolated("true", str(tmp_path / "gone"), env, isolation, spaces)
+    monkeypatch.setattr(notice_delivery, "COMMAND_SECONDS_MAX", 1.0)
+    with pytest.raises(NoticeNotDelivered, match="killed"):
+        await run_isolated(f"trap '' TERM; sleep {mark}", "", env, isolation, spaces)
+    assert not running(mark)
+
+
+@needs_namespaces
+def test_whether_users_can_be_kept_apart_is_tried_for_real(tmp_path: Path) -> None:
+    before = Path("/proc/self/mounts").read_text()
+    assert isolation_probe.why_not_apart(tmp_path) == ""
+    assert not list(tmp_path.iterdir())
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    probe = (sys.executable, "-P", "-m", isolation_probe.PROGRAM, str(stage))
+    tried = subprocess.run(
+        ["setpriv", "--bounding-set=-sys_admin", *probe], capture_output=True, check=False, text=True, timeout=60
+    )
+    assert (tried.returncode, tried.stdout) == (1, "[Errno 1] unshare: Operation not permitted")
+    assert Path("/proc/self/mounts").read_text() == before
 
 
 def test_a_device_is_used_by_its_own_node_and_those_that_all_share(tmp_path: Path) -> None:

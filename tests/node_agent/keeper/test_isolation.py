@@ -16,25 +16,11 @@ from gpufleet.jobs.runs import ExitCode, ExitSignal, InputMode, StopCause
 from node_agent.core.attempt import Limits
 from node_agent.core.launch import Isolation, Launch, Launched, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptPhase, Stream
-from node_agent.keeper.linux import CLONE_NEWPID, enter_namespace
 from node_agent.keeper.state_dir import StateDir
 from tests.node_agent.keeper.keeping import SECOND_US, Node, is_alive, read_all, until
+from tests.node_agent.namespaces import needs_namespaces
 
-
-def _why_not() -> str:
-    if os.geteuid() != 0:
-        return "only root can run jobs as other accounts"
-    fd = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    try:
-        enter_namespace(fd, CLONE_NEWPID)
-    except OSError as error:
-        return f"this machine lets nobody make namespaces: {error}"
-    finally:
-        os.close(fd)
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
+pytestmark = needs_namespaces
 
 ALICE, BOB = 1_900_000_001, 1_900_000_002
 
