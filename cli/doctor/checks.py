@@ -123,6 +123,10 @@ def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iter
     yield from judge_nodes(nodes, server.version, answered_at)
     if wishes.nodes:
         yield from compare_nodes(nodes)
+    if wishes.files:
+        from .files import check_files
+
+        yield from check_files(settings, client, nodes, wishes.shared_root or settings.config.settings.shared_root)
 
 
 def own_disk() -> Finding:

@@ -17,6 +17,17 @@ class Wishes:
         False
     )
     run: Annotated[bool, Option("--run", help="Also run the self-test on a GPU of every node.")] = False
+    files: Annotated[
+        bool, Option("--files", help="Also try how files come to each node, and how fast: 8 MiB by each way.")
+    ] = False
+    shared_root: Annotated[
+        Path | None,
+        Option(
+            "--shared-root",
+            metavar="DIR",
+            help="With --files: the folder that nodes see, too; else GPUCTL_SHARED_ROOT.",
+        ),
+    ] = None
     python: Annotated[
         str, Option("--python", metavar="PATH", help="The Python of --run on the nodes; this one's by default.")
     ] = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,14 @@ async def test_where_a_node_does_not_see_the_folder_files_are_uploaded_and_it_is
     assert ways(await admin.wait(int(job))) == [(SHARED, 1)]
     nodes = (await admin.stub.ListNodes(scheduler_pb2.ListNodesRequest())).nodes
     assert [(each.name, each.shared_root_is_checked) for each in nodes] == [("n1", True), ("n2", False)]
+
+    said, _ = await gpuctl(fleet, "doctor", "--files", "--shared-root", str(team), "-o", "json")
+    found = {each["what"]: each for each in json.loads(said) if each["what"].startswith("files ")}
+    rate = r"[\d,]+ MB/s"
+    assert found["files n1"]["verdict"] == "OK"
+    assert re.fullmatch(rf"from the scheduler {rate}, in {team} {rate}", found["files n1"]["sentence"])
+    assert found["files n2"]["verdict"] == "WARNING"
+    assert re.match(rf"from the scheduler {rate}; it does not see {team}: what was just", found["files n2"]["sentence"])
     assert not list(team.glob(f"{PROBE}*"))
 
 
