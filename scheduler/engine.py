@@ -151,8 +151,6 @@ class Engine:
             self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits, lineage=store.lineage)
         self.recently_finished: OrderedDict[JobId, Job] = OrderedDict()
         self.store_error = ""
-        self.has_begun = asyncio.Event()
-        """What follows from the start is stored, such as numbers that were raised."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._events: deque[_Waiting] = deque()
         self._wakeup = asyncio.Event()
@@ -324,7 +322,6 @@ class Engine:
             while not self._stopping.is_set():
                 await self._wait_for_work()
                 await self._turn()
-                self.has_begun.set()
         except StoppedUnstored:
             log.warning("stopping while the store takes no commits; what it did not take was answered as unknown")
         else:

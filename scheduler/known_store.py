@@ -135,16 +135,13 @@ class Memory:
         self.jobs_above = jobs_above(known, newest_output(self._data))
         if restored is not None:
             self.jobs_above = max(self.jobs_above, JobId(restored.jobs_above))
-        self.sessions_above = sessions_above(known)
+        self.sessions_above = max(sessions_above(known, 0), 0 if restored is None else restored.sessions_above)
         log.warning("a store with a gap was accepted", extra=fields(gap=self.gap, jobs_go_on_above=self.jobs_above))
         log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
 
     def note(self, known: KnownStore, *, is_synced: bool = False) -> None:
-        """Remember how far the store is now. That it cannot be written stops nothing.
-
-        After a gap that is so once its numbers are raised: a crash before must find the gap again.
-        """
-        if (known == self._written and not is_synced) or (self.gap and known.next_job <= self.jobs_above):
+        """Remember how far the store is now. That it cannot be written stops nothing."""
+        if known == self._written and not is_synced:
             return
         try:
             write_known(self._data, known, is_synced=is_synced or self._has_mark)
@@ -181,9 +178,9 @@ def jobs_above(known: KnownStore | None, *given: int) -> JobId:
     return JobId(_behind(highest))
 
 
-def sessions_above(known: KnownStore | None) -> int:
+def sessions_above(known: KnownStore | None, *given: int) -> int:
     """The same of sessions, as far as they are known of."""
-    return _behind(known.next_session - 1 if known is not None else 0)
+    return _behind(max(known.next_session - 1 if known is not None else 0, *given))
 
 
 def _behind(highest: int) -> int:

@@ -31,7 +31,7 @@ from .api.roles import Authenticator
 from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
 from .blobs.opening import open_blobs
-from .clock import SlewedClock, is_set_within
+from .clock import SlewedClock
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .known_store import KnownStore, Memory
@@ -71,8 +71,6 @@ from .worker_secrets import read_or_make
 log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 2.0
-BEGIN_SECONDS_MAX = 10.0
-"""How long a start after a gap waits for the store to take the raised numbers; they are noted later else."""
 LISTENING_FILE = "listening"
 """Holds HOST:PORT while the scheduler serves, for tools on the same machine and for tests with port 0."""
 
@@ -338,8 +336,6 @@ class Program:
             log.info("token made", extra=fields(file=file))
         if made and (context := make_first_context(self._data, listens_at, self._settings.now.tls.cert_file)):
             log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
-        if self._memory.gap:
-            await is_set_within(self._engine.has_begun, BEGIN_SECONDS_MAX)
         # From here on somebody may be told of what is stored.
         self._note_store()
         await self._server.start()

@@ -21,7 +21,8 @@ class RestoreMark:
     """Which store, as the copy has it: its id, and how far that had come.
 
     `gap` is why it lacks jobs that there were, a clause for people, empty where it lacks none; their numbers may go up
-    to `jobs_above`. `stamp` is behind the names of what was kept aside. `is_finished`: all of it is in its place.
+    to `jobs_above`, those of sessions to `sessions_above`. `stamp` is behind the names of what was kept aside.
+    `is_finished`: all of it is in its place.
     """
 
     store_id: str
@@ -30,6 +31,7 @@ class RestoreMark:
     sequence: int
     gap: str
     jobs_above: int
+    sessions_above: int
     stamp: str
     is_finished: bool
 

@@ -162,19 +162,14 @@ class Archive:
 @contextmanager
 def opened(path: Path) -> Iterator[Archive]:
     """A backup to be read. Errors: FILE_NOT_FOUND, BACKUP_INVALID."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise _no_backup(path)
     try:
         file = path.open("rb")
     except OSError as problem:
         raise GpufleetError(Reason.FILE_NOT_FOUND, f"the backup {path} cannot be read: {problem.strerror}") from None
     with file:
-        try:
-            if not path.is_file():
-                raise _no_backup(path)
-            yield Archive(file, path)
-        except OSError as problem:
-            if problem.filename is None or Path(problem.filename) == path:
-                raise _invalid(f"{path}: it cannot be read: {problem.strerror}") from None
-            raise
+        yield Archive(file, path)
 
 
 def _no_backup(path: Path) -> GpufleetError:

@@ -2,18 +2,21 @@
 
 from collections import namedtuple
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Table
 
 from gpufleet.errors import GpufleetError, Reason
 
+from ..state.access import Counters
+from ..store import reading, schema
 from ..store.codec import Codec
-from ..store.errors import StoreError, read_as_stored
+from ..store.errors import StoreCorrupt, StoreError, read_as_stored
 from ..store.filling import must_be_known
 from ..store.migrations import NEWEST_REVISION
 from ..store.reading import Meta
-from ..store.snapshot import TABLES
+from ..store.snapshot import COUNTERS_KIND, TABLES
 from ..store.verify import PROBLEMS_MAX, contradictions
 from . import output_list, parts
 from .archive import Archive
@@ -60,10 +63,13 @@ def problems(archive: Archive) -> list[str]:
                 found.append("its manifest is of another store than its rows")
             for _ in _values(archive, TABLES[1]):
                 pass
-            for problem in contradictions(Codec(), meta, lambda table: _values(archive, table)):
+            rows = _Rows(archive)
+            for problem in contradictions(Codec(), meta, rows.of):
                 found.append(problem)
                 if len(found) >= PROBLEMS_MAX:
                     break
+            if (rows.counters.next_job, rows.counters.next_session) != (told.next_job, told.next_session) and not found:
+                found.append("its manifest says other next numbers than its rows")
     except StoreError as error:
         found.append(str(error))
     return found
@@ -81,12 +87,39 @@ def rows_of(archive: Archive, name: str) -> Iterator[list[parts.Line]]:
         )
 
 
+class _Rows:
+    """Rows as they are looked at, and what they say of the next numbers."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self.counters = Counters()
+
+    def of(self, table: Table) -> Iterator[Any]:
+        """The rows of a table."""
+        for row in _values(self._archive, table):
+            if table is schema.entity and row.kind == COUNTERS_KIND:
+                counters = reading.entity(Codec(), row)
+                assert isinstance(counters, Counters)
+                self.counters = counters
+            yield row
+
+
 def _values(archive: Archive, table: Table) -> Iterator[Any]:
     """The rows of a table as a database answers them."""
     row_of = namedtuple("row_of", [column.name for column in table.columns])  # type: ignore[misc]
+    key_of = attrgetter(*(column.name for column in table.primary_key.columns))
+    seen, newest = set(), None
     for lines in rows_of(archive, table.name):
         for line in lines:
-            yield row_of(*line)
+            row = row_of(*line)
+            key: Any = key_of(row)
+            # Numbers rise; texts do so in the order of the database that they come from.
+            if key in seen or (type(key) is int and newest is not None and key <= newest):
+                raise StoreCorrupt(f"{table.name}: the row {key} is in it twice, or in the wrong order")
+            newest = key
+            if type(key) is not int:
+                seen.add(key)
+            yield row
 
 
 def _invalid(archive: Archive, why: str) -> GpufleetError:

@@ -49,14 +49,17 @@ def backup(settings: SchedulerSettings, to: str, *, replaces: bool) -> int:
 
 def check(path: Path) -> int:
     """Say whether a file is a whole backup; the exit code."""
-    with archive.opened(path) as opened:
-        checking.check(opened)
-        problems = checking.problems(opened)
-        if problems:
-            print("\n".join(problems))
-            print(f"{path} is not what a scheduler stores, and is not restored. Take another backup.", file=sys.stderr)
-            return 1
-        print(f"{path} is whole: {_what(opened.manifest)}")
+    try:
+        with archive.opened(path) as opened:
+            checking.check(opened)
+            problems, manifest = checking.problems(opened), opened.manifest
+    except OSError as problem:
+        raise _failed(problem, str(path)) from None
+    if problems:
+        print("\n".join(problems))
+        print(f"{path} is not what a scheduler stores, and is not restored. Take another backup.", file=sys.stderr)
+        return 1
+    print(f"{path} is whole: {_what(manifest)}")
     return 0
 
 

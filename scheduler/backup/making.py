@@ -41,7 +41,7 @@ def make(settings: SchedulerSettings, file: BinaryIO) -> Made:
             )
             for table in TABLES
         }
-        next_job = store.next_job()
+        counters = store.counters()
     found = keys.copied(settings, writer.add)
     listed = output_list.Listed()
     parts.written(output_list.PREFIX, listed.lines(settings), writer.add)
@@ -50,7 +50,8 @@ def make(settings: SchedulerSettings, file: BinaryIO) -> Made:
         release=importlib.metadata.version("gpufleet"),
         made_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         **_identity(store),
-        next_job=next_job,
+        next_job=counters.next_job,
+        next_session=counters.next_session,
         tables=tables,
         output_pieces=listed.pieces,
         output_bytes=listed.bytes,

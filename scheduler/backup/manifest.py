@@ -41,7 +41,7 @@ class Manifest:
     """What a backup says of itself.
 
     `database` is where it came from (sqlite, postgresql), `revision` that of its tables, `stored_format` that of its
-    payloads. `sequence` is that of its newest record, `next_job` the number that the next job would have had.
+    payloads. `sequence` is that of its newest record; `next_job` and `next_session` are the numbers that come next.
     """
 
     format: int
@@ -55,6 +55,7 @@ class Manifest:
     term: int
     sequence: int
     next_job: int
+    next_session: int
     tables: Mapping[str, TableRows]
     output_pieces: int
     output_bytes: int

@@ -17,11 +17,12 @@ from sqlalchemy import Connection
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
 
-from ..known_store import jobs_above, newest_output, read_known
+from ..known_store import jobs_above, newest_output, read_known, sessions_above
 from ..restore_mark import RestoreMark, read_mark, remove_mark, write_mark
+from ..state.access import Counters
 from ..store.errors import StoreCorrupt
 from ..store.filling import bring_up_to_date, make_tables, put
-from ..store.snapshot import next_job_of
+from ..store.snapshot import counters_of
 from ..verifying import store_url
 from . import keys, targets
 from .archive import Archive
@@ -94,10 +95,10 @@ def _fill(archive: Archive, connection: Connection) -> None:
         put(connection, name, table.columns, rows_of(archive, name))
     try:
         found = bring_up_to_date(connection)
-        of_rows = (found.store_id, found.term, found.record_seq, next_job_of(connection))
+        of_rows = (found.store_id, found.term, found.record_seq, counters_of(connection))
     except StoreCorrupt as error:
         raise GpufleetError(Reason.BACKUP_INVALID, f"{archive.path}: {error}") from error
-    if of_rows != (told.store_id, told.term, told.sequence, told.next_job):
+    if of_rows != _said_by(told):
         raise GpufleetError(Reason.BACKUP_INVALID, f"{archive.path}: its manifest is of another store than its rows")
 
 
@@ -107,7 +108,7 @@ def _earlier(data: Path) -> RestoreMark | None:
         return read_mark(data)
     except GpufleetError:
         unknown = {"store_id": "", "lineage": "", "gap": "unknown", "stamp": _new_stamp()}
-        return RestoreMark(**unknown, term=0, sequence=0, jobs_above=0, is_finished=False)
+        return RestoreMark(**unknown, term=0, sequence=0, jobs_above=0, sessions_above=0, is_finished=False)
 
 
 def _take_back(data: Path, plan: keys.KeyPlan, earlier: RestoreMark | None) -> None:
@@ -123,12 +124,13 @@ def _take_back(data: Path, plan: keys.KeyPlan, earlier: RestoreMark | None) -> N
 def _is_copy(occupant: Occupant, told: Manifest) -> bool:
     """Whether a store is as far as the backup, and no farther: then nothing was committed since."""
     meta = occupant.meta
-    return (meta.store_id, meta.term, meta.record_seq, occupant.next_job) == (
-        told.store_id,
-        told.term,
-        told.sequence,
-        told.next_job,
-    )
+    return (meta.store_id, meta.term, meta.record_seq, occupant.counters) == _said_by(told)
+
+
+def _said_by(told: Manifest) -> tuple[str, int, int, Counters]:
+    """Which store, and how far, by what a backup says of itself."""
+    counters = Counters(next_job=told.next_job, next_session=told.next_session)
+    return told.store_id, told.term, told.sequence, counters
 
 
 def _mark(
@@ -136,14 +138,15 @@ def _mark(
 ) -> RestoreMark:
     """What the next start has to know. Nothing is lost where the newest store is at hand, and is as the backup is."""
     data, known = settings.data, read_known(settings.data)
-    before = occupant.next_job if occupant is not None else 0
+    before = occupant.counters if occupant is not None else Counters()
     newest = occupant or targets.occupant_of(f"sqlite:///{data / 'scheduler.db'}")
     is_whole = earlier is None and newest is not None and _is_copy(newest, told)
     if earlier is not None and not earlier.is_finished and not earlier.gap:
         is_whole = (earlier.store_id, earlier.term, earlier.sequence) == (told.store_id, told.term, told.sequence)
     jobs = f"jobs up to {told.next_job - 1:,}"
     gap = "" if is_whole else f"the database was restored from a backup of {told.made_at} (term {told.term}, {jobs})"
-    above = jobs_above(known, newest_output(data), told.next_job - 1, before - 1)
+    above = jobs_above(known, newest_output(data), told.next_job - 1, before.next_job - 1)
+    sessions = sessions_above(known, told.next_session - 1, before.next_session - 1)
     return RestoreMark(
         store_id=told.store_id,
         lineage=told.lineage,
@@ -151,6 +154,7 @@ def _mark(
         sequence=told.sequence,
         gap=gap,
         jobs_above=max(above, 0 if earlier is None else earlier.jobs_above),
+        sessions_above=max(sessions, 0 if earlier is None else earlier.sessions_above),
         stamp=_stamp(earlier),
         is_finished=False,
     )
@@ -162,4 +166,4 @@ def _stamp(earlier: RestoreMark | None) -> str:
 
 
 def _new_stamp() -> str:
-    return f"before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    return f"before-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"

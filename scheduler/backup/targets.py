@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gpufleet.errors import GpufleetError, Reason
 
+from ..state.access import Counters
 from ..store.database import Database, explained
 from ..store.errors import StoreError, read_as_stored
 from ..store.filling import NotEmpty, must_be_empty
@@ -36,7 +37,7 @@ class Occupant:
     """A store that is there: the one of a scheduler, and how far it is."""
 
     meta: Meta
-    next_job: int
+    counters: Counters
 
 
 class Target(Protocol):
@@ -84,7 +85,7 @@ def opened(url: str) -> Iterator[Target]:
 def occupant_of(url: str) -> Occupant | None:
     """The store that is there, as far as it can be read: a damaged one may be why a backup is restored."""
     with suppress(StoreError), open_snapshot(url) as store:
-        return Occupant(store.meta, store.next_job())
+        return Occupant(store.meta, store.counters())
     return None
 
 
@@ -131,8 +132,11 @@ class SqliteTarget:
     def put(self, stamp: str) -> Path | None:
         kept = self._path.with_name(f"{self._path.name}.{stamp}")
         for end in OF_SQLITE:
-            with suppress(FileNotFoundError):
-                self._path.with_name(self._path.name + end).rename(kept.with_name(kept.name + end))
+            here, aside = self._path.with_name(self._path.name + end), kept.with_name(kept.name + end)
+            if aside.exists():  # of a restore that was killed here; what is here since is an empty log, made by looking
+                here.unlink(missing_ok=True)
+            elif here.exists():
+                here.rename(aside)
         _sync(self._path.parent)
         self._new.rename(self._path)
         _sync(self._path.parent)

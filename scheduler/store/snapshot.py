@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, select
 
 from ..state.access import Counters
-from ..state.ids import JobId
 from . import reading, schema
 from .codec import Codec
 from .database import Database, explained
@@ -46,10 +45,10 @@ class Snapshot:
         with read_as_stored(f"{self._name}: {table.name}"), explained(self._database):
             yield from rows_of(self._connection, table)
 
-    def next_job(self) -> JobId:
-        """The number that the next job would get."""
+    def counters(self) -> Counters:
+        """The numbers that come next."""
         with read_as_stored(self._name), explained(self._database):
-            return next_job_of(self._connection)
+            return counters_of(self._connection)
 
 
 def rows_of(connection: Connection, table: Table) -> Iterator[Row[Any]]:
@@ -59,12 +58,12 @@ def rows_of(connection: Connection, table: Table) -> Iterator[Row[Any]]:
         yield from found
 
 
-def next_job_of(connection: Connection) -> JobId:
-    """The number that the next job would get, within a transaction. Errors: StoreCorrupt, StoreTooNew."""
+def counters_of(connection: Connection) -> Counters:
+    """The numbers that come next, within a transaction. Errors: StoreCorrupt, StoreTooNew."""
     found = connection.execute(select(schema.entity).where(schema.entity.c.kind == COUNTERS_KIND)).first()
     counters = reading.entity(Codec(), found) if found is not None else Counters()
     assert isinstance(counters, Counters)
-    return JobId(counters.next_job)
+    return counters
 
 
 @contextmanager

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from scheduler.backup import commands
+from scheduler.backup import checking, commands
 from scheduler.known_store import Memory
 from scheduler.restore_mark import FILE as MARK
-from scheduler.store import schema
+from scheduler.store import filling, migrations, opening, schema
 from scheduler.store.opening import open_store, open_to_examine
 from scheduler.store.snapshot import TABLES
 from scheduler.verifying import store_url
 from tests.backup.conftest import DATABASES, Place
 from tests.backup.stores import KEYS, NEXT_JOB, back_up, contents, everything, fill, print_output, restored
+from tests.store.samples import behind_its_back
+from tests.store.test_opening import LATER_REVISION
 
 
 def test_every_table_of_a_store_is_in_a_backup_but_those_of_output() -> None:
@@ -71,6 +74,27 @@ def test_where_nothing_is_lost_numbers_go_on_as_they_were(place: Place, tmp_path
     open_store(store_url(settings), memory.admit).close()
     assert (memory.gap, memory.jobs_above) == ("", 0)
     assert not (settings.data / MARK).exists()
+
+
+@pytest.mark.parametrize("target", DATABASES)
+def test_a_later_release_restores_what_this_one_has_backed_up(
+    target: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = place("source", "sqlite")
+    fill(settings)
+    rows, file = everything(settings), back_up(settings, tmp_path / "fleet.tar")
+    folder = tmp_path / "migrations"
+    shutil.copytree(migrations.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "9000_motto.py").write_text(LATER_REVISION.format(newest=migrations.NEWEST_REVISION))
+    monkeypatch.setattr(migrations, "FOLDER", folder)
+    for module in (migrations, opening, filling, checking):
+        monkeypatch.setattr(module, "NEWEST_REVISION", "9000")
+    assert commands.check(file) == 0
+    new = place("target", target)
+    restored(new, file)
+    assert everything(new) == rows
+    assert behind_its_back(store_url(new), "SELECT motto FROM meta") == [("none",)]
+    assert behind_its_back(store_url(new), "SELECT version_num FROM schema_revision") == [("9000",)]
 
 
 @pytest.mark.postgres
