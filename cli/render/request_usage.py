@@ -36,6 +36,8 @@ def request_usage_screen(
         Column("TOKENS OUT", lambda row: f"{row.completion_tokens:,}", is_right=True),
         Column("UNKNOWN", lambda row: f"{row.unknown_count:,}", is_right=True),
     ]
+    if total.fallback_count:
+        columns.append(Column("FELL BACK", lambda row: f"{row.fallback_count:,}", is_right=True))
     if look.is_wide:
         columns.append(Column("TIME", _lasted, is_right=True))
         columns.append(Column("EACH", _each, is_right=True))

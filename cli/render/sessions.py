@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
@@ -37,8 +38,20 @@ SESSION_STATES = {
 }
 
 
-def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Look) -> list[str]:
-    """The whole screen of `gpuctl models`; `wide` has a line for each worker."""
+FALLBACK_SHARE_MAX = 0.05
+"""Where more of a model's requests fall back, people are told."""
+
+
+def models_screen(
+    models: Sequence[sessions_pb2.Model],
+    now: datetime,
+    look: Look,
+    fallback_shares: Mapping[str, float] = MappingProxyType({}),
+) -> list[str]:
+    """The whole screen of `gpuctl models`; `wide` has a line for each worker.
+
+    `fallback_shares` say which share of a model's requests of the last hour went to its CPU model.
+    """
     if not models:
         return ["No models. Serve one: gpuctl serve canvas --gpus 1"]
     columns = list(MODEL_COLUMNS)
@@ -46,11 +59,17 @@ def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Loo
         columns.insert(-1, Column("GROUP", lambda model: model.exclusive_group or ABSENT))
     if any(model.http.cpu_model for model in models):
         columns.insert(-1, Column("CPU MODEL", lambda model: model.http.cpu_model or ABSENT))
+    if fallback_shares:
+        columns.insert(-1, Column("FELL BACK", lambda model: _fell_back(model, fallback_shares), is_right=True))
     lines = draw(columns, models, look)
     workers = [(model, worker) for model in models for worker in model.workers]
     if look.is_wide and workers:
         lines += ["", *draw(_worker_columns(now), workers, look)]
     for model in models:
+        if (share := fallback_shares.get(model.name, 0.0)) > FALLBACK_SHARE_MAX:
+            said = f"Of the requests of the last hour to {model.name} {share:.0%} fell back to {model.http.cpu_model}"
+            told = f"{said} · Let it have more workers with GPUs: gpuctl serve {model.name} --update --max N"
+            lines += ["", *(wrapped(clean(told), look.width) if look.width else [clean(told)])]
         why = ""
         if model.HasField("failure"):
             why = f"Model {model.name} has failed: {model.failure.message}"
@@ -61,6 +80,13 @@ def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Loo
         if why:
             lines += ["", *(wrapped(clean(why), look.width) if look.width else [clean(why)]), *last_lines(model)]
     return lines
+
+
+def _fell_back(model: sessions_pb2.Model, shares: Mapping[str, float]) -> Cell:
+    share = shares.get(model.name)
+    if share is None:
+        return Cell(ABSENT)
+    return Cell(f"{share:.0%}", Colour.WARNING if share > FALLBACK_SHARE_MAX else None)
 
 
 def last_lines(model: sessions_pb2.Model) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
@@ -18,6 +19,8 @@ from ..render.words import counted
 from ..settings import Settings
 
 PAGE_SIZE = 1000
+FALLBACK_SPAN = timedelta(hours=1)
+"""Requests of so long ago are looked at."""
 
 
 NAMED_MAX = 5
@@ -30,13 +33,30 @@ def show_models(settings: Settings, model: str) -> None:
     """Print the models, or the one of this name. Errors: MODEL_NOT_FOUND."""
     with connected(settings) as client:
         models = _models(client, model)
+        shares = _fallback_shares(client, models, model) if settings.format == "wide" else {}
     print_list(
         settings.format,
         models,
         whole=sessions_pb2.ListModelsResponse(models=models),
         name=lambda model: model.name,
-        lines=lambda look: models_screen(models, screen.local_now(), look),
+        lines=lambda look: models_screen(models, screen.local_now(), look, shares),
     )
+
+
+def _fallback_shares(client: Client, models: Sequence[sessions_pb2.Model], model: str) -> dict[str, float]:
+    """Which share of the requests of the last hour to each model went to its CPU model, of those that have one."""
+    twins = {each.name for each in models if each.http.cpu_model}
+    if not twins:
+        return {}
+    asked = sessions_pb2.ListRequestUsageRequest(model=model)
+    asked.start_time.FromDatetime(datetime.now(UTC) - FALLBACK_SPAN)
+    counted: dict[str, list[int]] = {}
+    for row in client.call(client.scheduler.ListRequestUsage, asked).rows:
+        if row.model in twins:
+            sums = counted.setdefault(row.model, [0, 0])
+            sums[0] += row.fallback_count
+            sums[1] += row.fallback_count + row.request_count
+    return {name: fell_back / all_ for name, (fell_back, all_) in counted.items() if all_}
 
 
 def show_sessions(settings: Settings, model: str) -> None:

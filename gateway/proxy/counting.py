@@ -45,7 +45,13 @@ class Counting:
 
     def add(self, model: str, user: str, request: EndedRequest) -> None:
         """A request has ended."""
-        has_room = self._sums.add(model, user, request)
+        self._note(has_room=self._sums.add(model, user, request))
+
+    def fell_back(self, model: str, user: str) -> None:
+        """A request goes to a program's CPU model in its place."""
+        self._note(has_room=self._sums.fell_back(model, user))
+
+    def _note(self, *, has_room: bool) -> None:
         if not has_room and not self._is_full:
             log.warning("requests of further users count for nobody until the scheduler is heard")
         self._is_full = not has_room
@@ -105,6 +111,7 @@ class Counting:
                 prompt_tokens=sums.prompt_tokens,
                 completion_tokens=sums.completion_tokens,
                 unknown_count=sums.unknown,
+                fallback_count=sums.fallbacks,
             )
             row.duration.FromMicroseconds(round(sums.duration_s * 1e6))
         return request

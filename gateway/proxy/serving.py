@@ -185,6 +185,7 @@ class Proxy:
             assert twin is not None
             if choice.fell_back:
                 self._measures.fell_back(service.name, choice.fell_back)
+                self._counting.fell_back(service.name, user)
             client.said = _said(twin, choice)
             return await self._pass(twin, request, path_at(path, service.name, name), user, client, prefix)
 

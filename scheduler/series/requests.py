@@ -38,23 +38,35 @@ CREATE TABLE IF NOT EXISTS request (
     failed INTEGER NOT NULL, prompt INTEGER NOT NULL, completion INTEGER NOT NULL, unknown INTEGER NOT NULL,
     duration_us INTEGER NOT NULL, PRIMARY KEY (begin_us, model, user)
 );
+CREATE TABLE IF NOT EXISTS fallback (
+    begin_us INTEGER NOT NULL, model TEXT NOT NULL, user TEXT NOT NULL, requests INTEGER NOT NULL,
+    PRIMARY KEY (begin_us, model, user)
+);
 CREATE TABLE IF NOT EXISTS batch (start TEXT PRIMARY KEY, sequence INTEGER NOT NULL, told_us INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS known (id INTEGER PRIMARY KEY CHECK (id = 1), since_us INTEGER NOT NULL);
 """
 _SUMS = ("requests", "failed", "prompt", "completion", "unknown", "duration_us")
 _ADD = f"""INSERT INTO request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (begin_us, model, user)
     DO UPDATE SET {", ".join(f"{each} = {each} + excluded.{each}" for each in _SUMS)}"""
+_ADD_FALLBACKS = """INSERT INTO fallback VALUES (?, ?, ?, ?) ON CONFLICT (begin_us, model, user)
+    DO UPDATE SET requests = requests + excluded.requests"""
+"""In a table of their own: a file of a version before has none."""
 _NOTE = """INSERT INTO batch VALUES (?, ?, ?) ON CONFLICT (start)
     DO UPDATE SET sequence = excluded.sequence, told_us = excluded.told_us"""
 _FORGET = "DELETE FROM batch WHERE start NOT IN (SELECT start FROM batch ORDER BY told_us DESC, start LIMIT ?)"
-_READ = f"""SELECT model, user, {", ".join(f"sum({each})" for each in _SUMS)} FROM request
+_READ = f"""SELECT model, user, {", ".join(f"sum({each})" for each in (*_SUMS, "fallbacks"))} FROM (
+    SELECT *, 0 AS fallbacks FROM request
+    UNION ALL SELECT begin_us, model, user, 0, 0, 0, 0, 0, 0, requests FROM fallback)
     WHERE begin_us >= ?1 AND begin_us < ?2 AND (?3 = '' OR user = ?3) AND (?4 = '' OR model = ?4)
     GROUP BY model, user"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSums:
-    """What the requests of a user to a program come to; without a user, those of people who were not logged in."""
+    """What the requests of a user to a program come to; without a user, those of people who were not logged in.
+
+    `fallbacks` preferred a GPU of the program and went to its CPU model, whose requests they are.
+    """
 
     model: ModelName
     user: UserName
@@ -64,6 +76,7 @@ class RequestSums:
     completion_tokens: int = 0
     unknown: int = 0
     duration: Span = Span(0)
+    fallbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +102,13 @@ class RequestFile(SeriesFile):
         known = connection.execute("SELECT sequence FROM batch WHERE start = ?", (batch.gateway_start,)).fetchone()
         if known is not None and batch.sequence <= known[0]:
             return False
-        rows = [_stored(each, bucket_of(at)) for each in batch.rows]
+        begin = bucket_of(at)
+        rows = [_stored(each, begin) for each in batch.rows if each != _only_fallbacks(each)]
+        fallbacks = [(begin, each.model, each.user, each.fallbacks) for each in batch.rows if each.fallbacks]
         self._do(
             connection,
             partial(connection.executemany, _ADD, rows),
+            partial(connection.executemany, _ADD_FALLBACKS, fallbacks),
             partial(connection.execute, _NOTE, (batch.gateway_start, batch.sequence, at)),
             partial(connection.execute, _FORGET, (STARTS_MAX,)),
         )
@@ -118,8 +134,9 @@ class RequestFile(SeriesFile):
                 completion_tokens=completion,
                 unknown=unknown,
                 duration=Span(duration_us),
+                fallbacks=fallbacks,
             )
-            for name, who, requests, failed, prompt, completion, unknown, duration_us in found
+            for name, who, requests, failed, prompt, completion, unknown, duration_us, fallbacks in found
         ]
         return sorted(rows, key=_most_first)
 
@@ -130,16 +147,23 @@ class RequestFile(SeriesFile):
         oldest = "SELECT rowid, begin_us FROM request WHERE begin_us < ? OR ? > 0 ORDER BY begin_us LIMIT ?"
         excess = min(DELETED_MAX, max(0, count - ROWS_MAX))
         found = connection.execute(oldest, (before, excess, excess or DELETED_MAX)).fetchall()
-        if not found:
+        since = found[-1][1] + 1 if found else before
+        old_fallbacks = connection.execute("SELECT 1 FROM fallback WHERE begin_us < ? LIMIT 1", (since,)).fetchone()
+        if not found and old_fallbacks is None:
             return 0
-        since = found[-1][1] + 1
 
         def drop() -> None:
+            connection.execute("DELETE FROM fallback WHERE begin_us < ?", (since,))
             connection.executemany("DELETE FROM request WHERE rowid = ?", [(rowid,) for rowid, _ in found])
             connection.execute("UPDATE known SET since_us = max(since_us, ?)", (since,))
 
         self._do(connection, drop)
         return len(found)
+
+
+def _only_fallbacks(sums: RequestSums) -> RequestSums:
+    """What a row is that counts nothing else."""
+    return RequestSums(model=sums.model, user=sums.user, fallbacks=sums.fallbacks)
 
 
 def _stored(sums: RequestSums, begin: Instant) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ COUNT_MAX = 10**12
 DURATION_MAX = 366 * DAY * 1_000
 SEQUENCE_MAX = 2**62
 GATEWAY_START = re.compile(r"[A-Za-z0-9_-]{8,64}")
-COUNTS = ("request_count", "failed_count", "prompt_tokens", "completion_tokens", "unknown_count")
+COUNTS = ("request_count", "failed_count", "prompt_tokens", "completion_tokens", "unknown_count", "fallback_count")
 
 
 def batch_of(request: sessions_pb2.CountRequestsRequest) -> Batch:
@@ -55,6 +55,7 @@ def _sums_of(row: sessions_pb2.CountedRequests, path: str) -> RequestSums:
         completion_tokens=row.completion_tokens,
         unknown=row.unknown_count,
         duration=lasted,
+        fallbacks=row.fallback_count,
     )
 
 
@@ -69,4 +70,5 @@ def counted_proto(sums: RequestSums) -> sessions_pb2.CountedRequests:
         completion_tokens=sums.completion_tokens,
         unknown_count=sums.unknown,
         duration=duration(sums.duration),
+        fallback_count=sums.fallbacks,
     )

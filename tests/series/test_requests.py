@@ -59,6 +59,20 @@ async def test_a_batch_is_counted_once_also_by_the_scheduler_that_starts_next(tm
         assert (ann.duration, bob.requests) == (12 * SECOND, 3)
 
 
+async def test_what_fell_back_is_counted_beside_the_requests_and_dropped_with_them(tmp_path: Path) -> None:
+    clock = Clock()
+    fell_back = RequestSums(model=ModelName("chat"), user=UserName("ann"), fallbacks=2)
+    with closing(RequestLog(lambda: clock.now, tmp_path)) as log:
+        for number, rows in enumerate(((fell_back,), (sums(), fell_back), (fell_back,)), 1):
+            assert await log.count(batch(number, *rows))
+        assert not await log.count(batch(3, fell_back))
+        (found,) = await counted(log)
+        assert (found.requests, found.failed, found.fallbacks) == (1, 1, 6)
+        assert not await counted(log, user="bob")
+        await log.prune(after(BEGIN, DAY))
+        assert not await counted(log)
+
+
 async def test_batches_that_come_at_once_are_counted_one_after_the_other(tmp_path: Path) -> None:
     with closing(RequestLog(lambda: BEGIN, tmp_path)) as log:
         found = await asyncio.gather(*(log.count(batch(1)) for _ in range(10)))

@@ -24,7 +24,10 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Sums:
-    """What the requests of a user to a program come to; `unknown` of them did not fail, and said no tokens."""
+    """What the requests of a user to a program come to; `unknown` of them did not fail, and said no tokens.
+
+    `fallbacks` are none of them: they preferred this program, and went to its CPU model.
+    """
 
     requests: int = 0
     failed: int = 0
@@ -32,6 +35,7 @@ class Sums:
     completion_tokens: int = 0
     unknown: int = 0
     duration_s: float = 0.0
+    fallbacks: int = 0
 
     def has_room_for(self, tokens: Tokens) -> bool:
         """Whether the sums stay what the scheduler takes."""
@@ -81,9 +85,7 @@ class RequestSums:
 
     def add(self, model: str, user: str, request: EndedRequest) -> bool:
         """Count a request. False where there is no room for its user, and it counts for nobody."""
-        key = model, user
-        has_room = key in self._sums or len(self._sums) < KEYS_MAX
-        sums = self._sums.setdefault(key if has_room else (model, ""), Sums())
+        sums, has_room = self._of(model, user)
         sums.requests += 1
         sums.duration_s += request.duration_s
         tokens = request.tokens
@@ -97,6 +99,17 @@ class RequestSums:
         elif request.says_tokens and tokens is None:
             sums.unknown += 1
         return has_room
+
+    def fell_back(self, model: str, user: str) -> bool:
+        """Count a request that goes to a program's CPU model in its place. False as above."""
+        sums, has_room = self._of(model, user)
+        sums.fallbacks += 1
+        return has_room
+
+    def _of(self, model: str, user: str) -> tuple[Sums, bool]:
+        key = model, user
+        has_room = key in self._sums or len(self._sums) < KEYS_MAX
+        return self._sums.setdefault(key if has_room else (model, ""), Sums()), has_room
 
     def batch(self) -> Batch | None:
         """What is to be told now: the batch that is not stored yet, or the next one; None where there is none."""

@@ -1819,6 +1819,7 @@ class CountedRequests(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     UNKNOWN_COUNT_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
+    FALLBACK_COUNT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The program's name, as it was served."""
     user: _builtins.str
@@ -1833,6 +1834,8 @@ class CountedRequests(_message.Message):
     """Tokens that it made, as the program's answers say."""
     unknown_count: _builtins.int
     """Requests of OpenAI's API that did not fail, of which no answer said its tokens."""
+    fallback_count: _builtins.int
+    """Requests that preferred a GPU of this program and went to its CPU model, where they are counted as well."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """From when a replica was given until the end, of all requests together."""
@@ -1848,10 +1851,11 @@ class CountedRequests(_message.Message):
         completion_tokens: _builtins.int = ...,
         unknown_count: _builtins.int = ...,
         duration: _duration_pb2.Duration | None = ...,
+        fallback_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "duration", b"duration", "failed_count", b"failed_count", "model", b"model", "prompt_tokens", b"prompt_tokens", "request_count", b"request_count", "unknown_count", b"unknown_count", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "duration", b"duration", "failed_count", b"failed_count", "fallback_count", b"fallback_count", "model", b"model", "prompt_tokens", b"prompt_tokens", "request_count", b"request_count", "unknown_count", b"unknown_count", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -52,4 +52,5 @@ def _total(rows: Sequence[RequestSums]) -> RequestSums:
         completion_tokens=sum(each.completion_tokens for each in rows),
         unknown=sum(each.unknown for each in rows),
         duration=Span(sum(each.duration for each in rows)),
+        fallbacks=sum(each.fallbacks for each in rows),
     )

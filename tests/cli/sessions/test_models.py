@@ -110,6 +110,25 @@ def test_who_may_join_stands_in_the_table_where_there_is_room_and_always_in_the_
     assert column("-o", "wide") == ["pass phrase", "login", "everybody"]
 
 
+def test_the_wide_table_says_which_share_of_requests_fell_back_and_warns_of_more_than_a_twentieth(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    assert "FELL BACK" not in gpuctl("models", "-o", "wide").text and not fake.asked("ListRequestUsage")
+    name = fake.models[0].name
+    fake.models[0].http.cpu_model = "on-cpus"
+    rows = [{"user": "ann", "request_count": 40, "fallback_count": 10}, {"user": "bob", "request_count": 50}]
+    counted = [sessions_pb2.CountedRequests(model=name, **each) for each in rows]  # type: ignore[arg-type]
+    fake.request_usage = sessions_pb2.ListRequestUsageResponse(rows=counted)
+    shown = " ".join(gpuctl("models", "-o", "wide").text.split())
+    assert "FELL BACK" in shown and f"requests of the last hour to {name} 10% fell back to on-cpus" in shown
+    assert f"gpuctl serve {name} --update --max N" in shown
+    counted[1].request_count = 950
+    fake.request_usage = sessions_pb2.ListRequestUsageResponse(rows=counted)
+    shown = gpuctl("models", "-o", "wide").text
+    assert " 1% " in shown and "of the last hour" not in shown
+    assert "FELL BACK" not in gpuctl("models").text
+
+
 def test_one_model_is_shown_by_its_name(gpuctl: Gpuctl) -> None:
     assert gpuctl("models", "--model", "depth", "-o", "name").text == "depth\n"
     missing = gpuctl("models", "--model", "dept")

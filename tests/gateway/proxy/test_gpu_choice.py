@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 from gpufleet.v1 import job_pb2, sessions_pb2
 
+from gateway.proxy import counting
 from gateway.proxy.core.gpu_choice import BadMode, GpuMode, Line, Routing, choose, mode_for, mode_of, path_at
 from scheduler.policy.routing import pattern_for
 from scheduler.state.limits import GpuRouting
@@ -140,7 +141,8 @@ async def test_a_request_says_its_mode_and_the_answer_whose_it_is_and_why() -> N
         assert (status, json.loads(body)["error"]["reason"]) == (503, "MODEL_DOWN"), "never elsewhere in silence"
 
 
-async def test_a_request_that_prefers_a_gpu_goes_where_it_is_answered_sooner() -> None:
+async def test_a_request_that_prefers_a_gpu_goes_where_it_is_answered_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "GATHER_S", 0.01)
     release = asyncio.Event()
 
     async def slow(call: Call) -> None:
@@ -158,6 +160,10 @@ async def test_a_request_that_prefers_a_gpu_goes_where_it_is_answered_sooner() -
         assert (await ask(at, "preferred"))[1:3] == ("slow", "GPU_QUEUE_LONG")
         release.set()
         assert {(await each)[1] for each in [first, *waiting]} == {"faces"}
+        told = at.scheduler
+        await until("all are told", lambda: (told.count("faces", ""), told.count("slow", "")) == (3, 2))
+        assert told.count("faces", "", "fallback_count") == 2, "those that the CPU model has answered"
+        assert told.count("slow", "", "fallback_count") == 0
 
 
 async def test_a_cpu_model_that_is_not_there_or_for_others_is_none() -> None:

@@ -2170,6 +2170,8 @@ export interface CountedRequests {
   readonly unknown_count: Int64;
   /** From when a replica was given until the end, of all requests together. */
   readonly duration?: Duration;
+  /** Requests that preferred a GPU of this program and went to its CPU model, where they are counted as well. */
+  readonly fallback_count: Int64;
 }
 
 /**
