@@ -131,6 +131,7 @@ export function keptOf(spec: JobSpec): string[] {
     output_file: "the copy of its output",
     cpu_argv: "what runs without a GPU",
     files: "the files that go with it",
+    folder: "the folder that goes with it",
     secrets: "the secrets that it gets",
   };
   const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
