@@ -5,11 +5,11 @@ import { Fleet, passes } from "../src/dashboard/devices/fleet.ts";
 import { holding } from "../src/dashboard/devices/row.ts";
 import { Lines, countsInWords } from "../src/dashboard/queue/lines.ts";
 import { addressOf, routeOf } from "../src/dashboard/router.ts";
-import { accessWords, cpuWords, frames, groupWords } from "../src/dashboard/sessions/words.ts";
+import { accessWords, cpuWords, fallbackWords, frames, groupWords } from "../src/dashboard/sessions/words.ts";
 import { EMPTY, draftOf, fieldOf, keptOf, lineOf, specOf } from "../src/dashboard/submit/draft.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../src/dashboard/units.ts";
 import { ending, gpusAsked, gpusHad, itemsInWords, lasting, likely, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
-import type { ArrayCounts, Attempt, GroupState, HttpService, Job, JobSpec, JobState, Model, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
+import type { ArrayCounts, Attempt, CountedRequests, GroupState, HttpService, Job, JobSpec, JobState, Model, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
 import { partly } from "./messages.ts";
 
 test("addresses lead to views and back", () => {
@@ -210,6 +210,18 @@ test("a model says what its requests fall back to", () => {
   assert.equal(said({ cpu_model: "", gpu_mode: "GPU_MODE_REQUIRED" }), "");
   assert.equal(said({ cpu_model: "small", gpu_mode: "GPU_MODE_PREFERRED" }), "falls back to small");
   assert.equal(said({ cpu_model: "small", gpu_mode: "GPU_MODE_REQUIRED" }), "falls back to small for requests that allow it");
+});
+
+test("a model says which share of its requests fell back, and of more than a twentieth that it is much", () => {
+  const faces = partly<Model>({ name: "faces", http: { cpu_model: "small" } });
+  const row = (model: string, request_count: string, fallback_count: string) => partly<CountedRequests>({ model, request_count, fallback_count });
+  const said = (...rows: CountedRequests[]) => fallbackWords(faces, rows);
+  assert.deepEqual(said(), { words: "", isMuch: false });
+  assert.deepEqual(said(row("small", "5", "0")), { words: "", isMuch: false });
+  assert.deepEqual(said(row("faces", "40", "10"), row("faces", "50", "0"), row("small", "10", "0")), { words: "10\u00a0% of the last hour fell back", isMuch: true });
+  assert.deepEqual(said(row("faces", "95", "5")), { words: "5\u00a0% of the last hour fell back", isMuch: false });
+  assert.deepEqual(said(row("faces", "0", "3")).isMuch, true);
+  assert.deepEqual(fallbackWords(partly<Model>({ name: "faces" }), [row("faces", "0", "3")]).words, "");
 });
 
 test("what the scheduler refuses is said at the field that it names", () => {

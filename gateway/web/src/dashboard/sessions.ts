@@ -1,7 +1,7 @@
 // Who plays and who waits, model by model, and how many came over the last days. For those who operate it.
 
 import { h, show as reveal, write } from "../dom.ts";
-import type { Model, Session } from "../generated/messages.ts";
+import type { CountedRequests, Model, Session } from "../generated/messages.ts";
 import { call, link } from "./api.ts";
 import "./job/job.css";
 import { pause } from "./job/pace.ts";
@@ -9,12 +9,15 @@ import { problemWords } from "./job/parts.ts";
 import { History } from "./sessions/history.ts";
 import { ModelBox } from "./sessions/model.ts";
 import "./sessions/sessions.css";
-import { everySecond } from "./time.ts";
+import { everySecond, now } from "./time.ts";
 import { counted } from "./words.ts";
 import { CallError } from "./api.ts";
 
 /** How often it is asked how things are, while somebody looks. */
 const READ_MS = 2_000;
+/** How often it is asked what fell back, and over how long. */
+const COUNTED_MS = 30_000;
+const COUNTED_SPAN_MS = 3_600_000;
 /** Models and sessions on the page; more are told by gpuctl models. */
 const MODELS_MAX = 100;
 const SESSIONS_MAX = 1_000;
@@ -30,6 +33,8 @@ class Sessions {
   private readonly boxes = new Map<string, ModelBox>();
   private readonly history: History;
   private people = "";
+  private counted: readonly CountedRequests[] = [];
+  private countedAt = -COUNTED_MS;
   private wake = new AbortController();
 
   constructor(place: HTMLElement, private readonly until: AbortSignal) {
@@ -56,6 +61,7 @@ class Sessions {
         call("ListModels", { page_size: MODELS_MAX }),
         call("ListSessions", { page_size: SESSIONS_MAX }),
       ]);
+      if (models.some(({ http }) => http !== undefined && http.cpu_model !== "")) await this.count();
       if (this.until.aborted) return;
       link.tell(this, "live", null);
       this.take(models, sessions);
@@ -64,6 +70,19 @@ class Sessions {
       if (this.until.aborted) return;
       if (problem.mayPass) link.tell(this, "stale", problem.problem);
       else write(this.totals, problemWords(problem));
+    }
+  }
+
+  /** Ask what fell back, now and then. */
+  private async count(): Promise<void> {
+    const at = performance.now();
+    if (at - this.countedAt < COUNTED_MS) return;
+    this.countedAt = at;
+    try {
+      ({ rows: this.counted } = await call("ListRequestUsage", { start_time: new Date(now() - COUNTED_SPAN_MS).toISOString() }));
+    } catch (problem) {
+      // What is counted cannot be told now; all else can.
+      if (!(problem instanceof CallError)) throw problem;
     }
   }
 
@@ -81,7 +100,7 @@ class Sessions {
         this.boxes.set(model.name, box);
         this.list.insertBefore(box.root, this.list.children[at] ?? null);
       }
-      box.update(model, sessions.filter((each) => each.model === model.name));
+      box.update(model, sessions.filter((each) => each.model === model.name), this.counted);
     });
     const people = sessions.map(({ id, turn_start_time: turn }) => `${id}/${turn ?? ""}`).join();
     if (people !== this.people) this.history.refresh();

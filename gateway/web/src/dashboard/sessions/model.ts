@@ -1,7 +1,7 @@
 // One model: its line in a sentence, its workers, and the people who have a turn or wait.
 
 import { h, show, write } from "../../dom.ts";
-import type { Model, Session, WorkerInfo } from "../../generated/messages.ts";
+import type { CountedRequests, Model, Session, WorkerInfo } from "../../generated/messages.ts";
 import { jobLink, section } from "../job/parts.ts";
 import { mayChange } from "../person.ts";
 import { part, Rows, say, type Column } from "../rows.ts";
@@ -9,7 +9,7 @@ import { now } from "../time.ts";
 import { whole } from "../values.ts";
 import { ABSENT, between, lasting, secondsOf, sentence } from "../words.ts";
 import { drainWorker, endSession } from "./acting.ts";
-import { accessWords, cpuWords, frames, groupWords, latencyWords, lineWords, stateWords } from "./words.ts";
+import { accessWords, cpuWords, fallbackWords, frames, groupWords, latencyWords, lineWords, stateWords } from "./words.ts";
 
 /** People of a model that are shown; all of them: gpuctl. */
 const SHOWN_MAX = 100;
@@ -18,6 +18,7 @@ export class ModelBox {
   readonly root: HTMLElement;
   private readonly facts = h("p", { class: "facts" });
   private readonly failure = h("p", { class: "note" });
+  private readonly fallBacks = h("p", { class: "note" });
   private readonly more = h("p", { class: "hint" });
   private readonly workers: Rows<WorkerInfo>;
   private readonly sessions: Rows<Session>;
@@ -26,13 +27,16 @@ export class ModelBox {
   constructor(private readonly name: string, private readonly changed: () => void) {
     this.workers = new Rows(`Workers of ${name}`, "workers", this.workerColumns(), (each) => each.worker_start || `job-${String(each.job_id)}`, "No worker.");
     this.sessions = new Rows(`Sessions of ${name}`, "sessions", this.sessionColumns(), ({ id }) => id, "Nobody is here.");
-    this.root = section(`model-${name}`, name, this.facts, this.failure, this.workers.root, this.sessions.root, this.more);
+    this.root = section(`model-${name}`, name, this.facts, this.failure, this.fallBacks, this.workers.root, this.sessions.root, this.more);
     this.root.classList.add("served");
   }
 
-  update(model: Model, sessions: readonly Session[]): void {
+  update(model: Model, sessions: readonly Session[], counted: readonly CountedRequests[]): void {
     this.owner = model.owner;
-    const facts = [lineWords(model, sessions, now() / 1_000), groupWords(model), cpuWords(model), accessWords(model), `served by ${model.owner}`];
+    const { words: fellBack, isMuch } = fallbackWords(model, counted);
+    const facts = [lineWords(model, sessions, now() / 1_000), groupWords(model), cpuWords(model), isMuch ? "" : fellBack, accessWords(model), `served by ${model.owner}`];
+    write(this.fallBacks, isMuch ? sentence(`of its requests ${fellBack}: more workers with GPUs keep them`) : "");
+    show(this.fallBacks, isMuch);
     write(this.facts, facts.filter((each) => each !== "").join(" · "));
     write(this.failure, model.failure ? sentence(`it has failed: ${model.failure.message}`) : "");
     show(this.failure, Boolean(model.failure));

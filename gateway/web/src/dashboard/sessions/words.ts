@@ -1,6 +1,6 @@
 // What is said of models, workers, sessions and visits. Pure.
 
-import type { ListSessionUsageResponse, Model, Session, SessionUsage } from "../../generated/messages.ts";
+import type { CountedRequests, ListSessionUsageResponse, Model, Session, SessionUsage } from "../../generated/messages.ts";
 import { largest, NONE, type Courses } from "../chart/course.ts";
 import { NAMES_MAX, OTHERS } from "../usage/spans.ts";
 import { seconds, time, whole } from "../values.ts";
@@ -61,6 +61,18 @@ export function cpuWords({ http }: Pick<Model, "http">): string {
     default:
       return `falls back to ${http.cpu_model} for requests that allow it`;
   }
+}
+
+/** More than this share of a model's requests that fall back is told as trouble, as gpuctl does. */
+const FALLBACK_SHARE_MAX = 0.05;
+
+/** Which share of the requests to a model went to its CPU model, where there were any; and whether that is too large. */
+export function fallbackWords({ name, http }: Pick<Model, "name" | "http">, counted: readonly CountedRequests[]): { words: string; isMuch: boolean } {
+  const own = http === undefined || http.cpu_model === "" ? [] : counted.filter(({ model }) => model === name);
+  const fellBack = own.reduce((sum, row) => sum + whole(row.fallback_count), 0);
+  const all = own.reduce((sum, row) => sum + whole(row.request_count), fellBack);
+  if (all === 0) return { words: "", isMuch: false };
+  return { words: `${Math.round((100 * fellBack) / all)}${NBSP}% of the last hour fell back`, isMuch: fellBack / all > FALLBACK_SHARE_MAX };
 }
 
 /** How a program stands in the group with which it shares GPUs; empty without one. */
