@@ -48,6 +48,7 @@ from .keeping import SupersededError
 from .limits import Limiting
 from .machine import Machine, NodeNaming, address_to_advertise, installed_version, node_info, tell_node
 from .options import STOP_KEEPER, node_name, parser, reader_of, token_of, wants_automatic_gpu
+from .verifying import verify
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         live = Live(reader_of(given))
+        if given.verify:
+            return _verify(live.now.data)
         node_name(live.now)
         with closing(DataFolder(live.now.data)) as folder:
             if given.command == STOP_KEEPER:
@@ -265,6 +268,23 @@ def _log_node(node: Node, source: DeviceSource) -> None:
     status = source.status()
     if status.note:
         _log.log(logging.INFO if info.devices else logging.WARNING, "%s %s", status.note, status.next_step)
+
+
+def _verify(data: Path) -> int:
+    if not (data / KEEPER_FOLDER).is_dir():
+        raise GpufleetError(
+            Reason.FILE_NOT_FOUND,
+            f"{data} is no agent's data folder: it has no folder {KEEPER_FOLDER}",
+            next_step="Name the agent's data folder with --data DIR.",
+        )
+    looked = verify(data / KEEPER_FOLDER)
+    for problem in looked.problems:
+        print(problem)
+    if looked.problems:
+        print("docs/troubleshooting.md says what helps.", file=sys.stderr)
+        return EXIT_FAILED
+    print(f"all is well: {looked.in_words()}")
+    return 0
 
 
 async def _stop_keeper(folder: DataFolder, *, kill: bool) -> int:

@@ -62,6 +62,9 @@ def parser() -> argparse.ArgumentParser:
         help="folder that people see, too: files of jobs that lie in it are read there",
     )
     flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
+    flags.add_argument(
+        "--verify", action="store_true", help="check spools and records of the data folder, change nothing, and leave"
+    )
     flags.add_argument("--config", metavar="FILE", help="settings file; default: agent.toml")
     flags.add_argument("--verbose", action="store_true", help="same as --log-level debug")
     flags.add_argument("--log-level", dest="log.level", metavar="LEVEL", help="debug, info, warning or error")

@@ -162,18 +162,28 @@ class OutputSender:
         if reader is None:
             reader = self._readers[key] = SpoolReader(state.directory)
         try:
-            return reader.read(stream, offset, length)
+            if data := reader.read(stream, offset, length):
+                return data
+            # The keeper tells of bytes once it has written them: somebody, or the disk, has cut the file off.
+            why = f"its spool ends there, and {state.spooled_end} bytes of {stream.value} were written"
+            self._lose(state, offset, why)
         except SpoolGap as gap:
-            # The scheduler's store is older than what it had acknowledged: what was deleted here cannot come back.
-            _log.error("output of %s is lost from byte %d on, for the scheduler lost it, too: %s", key, offset, gap)
-            self._uploads.lose_from(state, offset)
-            self._drop(state)
-            self._lost(key, stream, offset)
+            # The scheduler's store is older than what it had acknowledged, and what was deleted here cannot come back;
+            # or a file of the spool is gone.
+            self._lose(state, offset, str(gap))
         except OSError as problem:
             _log.error("output of %s cannot be read and is tried again: %s", key, problem)
             self._uploads.pause(state)
             asyncio.get_running_loop().call_later(UNREADABLE_RETRY_SECONDS, self._resume, state)
         return b""
+
+    def _lose(self, state: StreamUpload, offset: int, why: str) -> None:
+        """Nobody has what a stream had from this offset on: it ends here, which its attempt's end will say."""
+        key, stream = state.key
+        _log.error("output of %s is lost from byte %d on: %s", key, offset, why)
+        self._uploads.lose_from(state, offset)
+        self._drop(state)
+        self._lost(key, stream, offset)
 
     def _resume(self, state: StreamUpload) -> None:
         self._uploads.resume(state)

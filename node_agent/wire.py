@@ -325,8 +325,9 @@ def _reason(end: AttemptEnd) -> str:
 
 
 def sentence_of_end(end: AttemptEnd) -> str:
-    """How an attempt ended, for people, and what it ran out of."""
-    return "; ".join([_sentence_of_status(end), *([] if end.shortage is None else _shortage(end.shortage))])
+    """How an attempt ended, for people, what it ran out of, and what of its output nobody has."""
+    lost = [f"its {stream.value} is lost from byte {end.output_ends.of(stream):,} on" for stream in end.streams_lost]
+    return "; ".join([_sentence_of_status(end), *([] if end.shortage is None else _shortage(end.shortage)), *lost])
 
 
 def _shortage(shortage: Shortage) -> Iterator[str]:

@@ -1,10 +1,12 @@
 """`--verify`: looks at everything that is stored, changes nothing, and says what is wrong."""
 
 import time
+from collections.abc import Iterator
 from contextlib import closing
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
 
+from .known_store import gap_of, read_known
 from .outputs.errors import OutputStoreUnavailable
 from .outputs.opening import DROPS_FILE, FOLDER, limits_of, open_shelf
 from .outputs.retention import DropMark
@@ -35,7 +37,22 @@ def verify(settings: SchedulerSettings) -> tuple[list[str], str]:
         problems = examined.problems()
         if problems:
             return problems, ""
-        return _outputs(settings, examined)
+        gap = _gap(settings, examined)
+        problems, looked_at = _outputs(settings, examined)
+        return [*gap, *problems], looked_at
+
+
+def _gap(settings: SchedulerSettings, examined: Examined) -> Iterator[str]:
+    """What the store lacks of what its data folder has seen of it.
+
+    Of a write-ahead log that was cut off or removed SQLite says nothing: its commits are missing, the rest is sound.
+    """
+    gap = gap_of(read_known(settings.data), *examined.newest(), leftovers=())
+    if not gap:
+        return
+    if parse_url(store_url(settings)).get_backend_name() == "sqlite":
+        gap += "; its file scheduler.db-wal was cut off or removed, or a copy was put back"
+    yield gap
 
 
 def _outputs(settings: SchedulerSettings, examined: Examined) -> tuple[list[str], str]:

@@ -74,8 +74,9 @@ class AttemptEnd:
     `status` is None when that is unknown (`loss` says why). `streams_cut`: some process still held these open
     after the drain. `processes_left`: processes that outlived SIGKILL (a stuck driver, another user's), so
     the node's devices may still be in use. After NODE_REBOOTED no spooled byte is to be trusted. `streams_lost`: what
-    these had behind `output_ends` the scheduler's store has lost after the node had deleted it. `shortage`: what it ran
-    out of, if of anything. `is_blameless`: it was lost with its keeper, and nothing says that it was its doing.
+    these had behind `output_ends` nobody has: the spool was cut off, or the scheduler's store has lost what was deleted
+    here. `shortage`: what it ran out of, if of anything. `is_blameless`: it was lost with its keeper, and nothing says
+    that it was its doing.
     """
 
     status: ExitStatus | None

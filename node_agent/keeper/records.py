@@ -27,8 +27,8 @@ from .frames import to_text
 from .state_dir import StateDir
 from .values import Json, end_from, to_json
 
-_RECORD = "record"
-_UNREADABLE = (KeyError, TypeError, ValueError)
+FILE = "record"
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def ended_line(end: AttemptEnd) -> Json:
 
 def append(directory: Path, line: Json) -> None:
     """Write one line down; on an OSError (a full disk) nothing of it is there."""
-    fd = os.open(f"{directory}/{_RECORD}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    fd = os.open(f"{directory}/{FILE}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         data = to_text(line).encode("ascii") + b"\n"
         written = os.write(fd, data)
@@ -125,7 +125,19 @@ def append(directory: Path, line: Json) -> None:
 
 def read(directory: Path) -> Record | None:
     """Read an attempt's record; None when its directory holds none (it is being forgotten)."""
-    return _read_file(directory / _RECORD, directory.name)
+    return _read_file(directory / FILE, directory.name)
+
+
+def is_readable(line: bytes, first_of: RankKey | None) -> bool:
+    """Whether a line of a record says what it must: the first that of this attempt, None for one behind it."""
+    try:
+        said = json.loads(line)
+        if first_of is not None:
+            return _first(said).key == first_of
+        _with_line(Record(key=RankKey.parse("1.1.0"), keeper_id="", boot_id="", note=""), said)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def bury(state: StateDir, key: RankKey, spares: Spares | None = None) -> None:
@@ -135,9 +147,9 @@ def bury(state: StateDir, key: RankKey, spares: Spares | None = None) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         return
     for name in os.listdir(directory):  # noqa: PTH208 - names alone, of thousands of attempts a minute
-        if name != _RECORD:
+        if name != FILE:
             (directory / name).unlink()
-    (directory / _RECORD).rename(tombstone)
+    (directory / FILE).rename(tombstone)
     with contextlib.suppress(OSError):  # what is left of it, the next start of a keeper takes away
         if spares is None:
             directory.rmdir()
@@ -203,22 +215,25 @@ def _read_file(path: Path, name: str) -> Record | None:
         return None
     lines = data[: data.rfind(b"\n") + 1].splitlines()  # the last line may be just being written
     try:
-        first = json.loads(lines[0])
-        record = Record(
-            key=RankKey.parse(first["key"]),
-            keeper_id=first["keeper_id"],
-            boot_id=first["boot_id"],
-            note=first["note"],
-            is_isolated=bool(first.get("is_isolated")),
-        )
-    except (IndexError, *_UNREADABLE):
+        record = _first(json.loads(lines[0]))
+    except (IndexError, *UNREADABLE):
         return _record_of_a_lost_boot(name)
     for line in lines[1:]:
         try:
             record = _with_line(record, json.loads(line))
-        except _UNREADABLE:
+        except UNREADABLE:
             break
     return record
+
+
+def _first(line: Json) -> Record:
+    return Record(
+        key=RankKey.parse(line["key"]),
+        keeper_id=line["keeper_id"],
+        boot_id=line["boot_id"],
+        note=line["note"],
+        is_isolated=bool(line.get("is_isolated")),
+    )
 
 
 def _with_line(record: Record, line: Json) -> Record:

@@ -15,6 +15,15 @@ def segment_path(directory: Path, stream: Stream, start: int) -> Path:
 
 def segments_on_disk(directory: Path, stream: Stream) -> list[Segment]:
     """List a stream's segments in order, as far as they follow each other without a hole; none when it is gone."""
+    found = every_segment(directory, stream)
+    for index in range(1, len(found)):
+        if found[index].start != found[index - 1].end:
+            return found[:index]
+    return found
+
+
+def every_segment(directory: Path, stream: Stream) -> list[Segment]:
+    """List a stream's segments in order, whatever lies between them; none when it is gone."""
     prefix = f"{stream.value}."
     found: list[Segment] = []
     try:
@@ -28,9 +37,6 @@ def segments_on_disk(directory: Path, stream: Stream) -> list[Segment]:
     except FileNotFoundError:
         return []
     found.sort(key=lambda segment: segment.start)
-    for index in range(1, len(found)):
-        if found[index].start != found[index - 1].end:
-            return found[:index]
     return found
 
 

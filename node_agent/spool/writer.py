@@ -161,6 +161,9 @@ class _StreamFiles:
         """Any refusal of the disk (ENOSPC, EDQUOT, EIO) counts as full: it is retried, never dropped."""
         written = 0
         try:
+            if self._open_fd is not None and os.fstat(self._open_fd).st_size < self.open_bytes:
+                # Somebody has cut it off: what follows must not take the place of what is missing.
+                self.seal_if_longer_than(0)
             if self._open_fd is None:
                 path = segment_path(self._directory, self._stream, self._open_start)
                 self._open_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

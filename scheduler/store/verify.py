@@ -76,6 +76,10 @@ class Examined:
         assert isinstance(counters, Counters)
         return JobId(counters.next_job)
 
+    def newest(self) -> tuple[reading.Meta, list[reading.Began]]:
+        """How far it has come, and the starts that it has seen. Errors: as jobs()."""
+        return reading.only_meta(self._database), reading.starts(self._database)
+
     def close(self) -> None:
         """Give the lock back."""
         self._database.close()

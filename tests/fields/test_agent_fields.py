@@ -398,7 +398,6 @@ NOT_TOLD = {
     "note": "the node's own",
     "end.loss?": "here other words and lost output say as much; alone in the test above",
     "end.loss": "here other words and lost output say as much; alone in the test above",
-    "end.streams_lost": "here it is another stream that is lost; alone in the test above",
     **dict.fromkeys(
         ("end.started_us", "end.ended_us"),
         "devices are held until the scheduler hears of the end, and counted so",

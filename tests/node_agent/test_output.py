@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from gpufleet.v1 import job_pb2, node_agent_pb2
 
 from gpufleet.jobs.run_protos import key_to_proto
@@ -128,3 +131,26 @@ def test_unwanted_output_may_be_deleted_as_it_grows(tmp_path: Path) -> None:
     position = node_agent_pb2.OutputPosition(key=key_to_proto(view.key), stream=job_pb2.STREAM_STDOUT, is_unwanted=True)
     sender.take(position)
     assert kept.offsets == {(view.key, Stream.STDOUT): 5}
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1, 99, 100, 101, 149])
+def test_a_spool_that_was_cut_off_ends_the_stream_there_and_is_told(tmp_path: Path, kept_bytes: int) -> None:
+    """In the first of two files or in the second, or between them; the scheduler must not wait for what is gone."""
+    kept, lost = Kept(), []
+    sender = OutputSender("n1", 1, kept)
+    sender.listen(lambda *what: lost.append(what))
+    view = ended(1, tmp_path, bytes(100))
+    (tmp_path / f"stdout.{100:020d}").write_bytes(bytes(50))
+    ends = Offsets(150, 0)
+    assert view.end is not None
+    view = replace(view, output_ends=ends, end=replace(view.end, output_ends=ends))
+    cut = tmp_path / f"stdout.{0 if kept_bytes <= 100 else 100:020d}"
+    os.truncate(cut, kept_bytes if kept_bytes <= 100 else kept_bytes - 100)
+    if kept_bytes == 100:
+        (tmp_path / f"stdout.{100:020d}").unlink()
+    sender.see(view, is_new=True)
+    sent = [chunk for message in messages(sender) for chunk in message.chunks]
+    assert b"".join(chunk.data for chunk in sent) == bytes(kept_bytes)
+    assert [(chunk.offset + len(chunk.data), chunk.is_end) for chunk in sent][-1] == (kept_bytes, True)
+    assert lost == [(view.key, Stream.STDOUT, kept_bytes)]
+    assert kept.offsets[view.key, Stream.STDOUT] == 150, "what nobody takes must not fill the spool"

@@ -655,7 +655,8 @@ class AttemptExited(_message.Message):
     """Why it had been told to stop; unspecified when it ended by itself."""
     output_is_complete: _builtins.bool
     """Whether every byte up to these ends was kept, and nothing behind them was lost. A rank's end is reported again, with
-    an earlier end and false here, when the scheduler lost output that it had acknowledged and the node had deleted.
+    an earlier end and false here, when the scheduler lost output that it had acknowledged and the node had deleted, or
+    when the node's spool was cut off.
     """
     cpu_seconds: _builtins.float
     """Processor time used, in seconds."""

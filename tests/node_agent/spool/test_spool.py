@@ -183,3 +183,20 @@ def test_a_segment_that_is_deleted_while_one_looks_for_another_hides_no_other(
 
     monkeypatch.setattr(os, "scandir", listed_and_then_deleted)
     assert SpoolReader(tmp_path).read(Stream.STDOUT, 20, 100) == b"x" * 10
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1, 4, 5])
+def test_what_comes_behind_a_cut_never_takes_the_place_of_what_is_missing(tmp_path: Path, kept_bytes: int) -> None:
+    writer = SpoolWriter(tmp_path, SPOOL_BYTES_MIN)
+    feed = Feed()
+    feed.write(b"first ")
+    assert writer.take(Stream.STDOUT, feed.fd) is ReadOutcome.SOME
+    os.truncate(segment_path(tmp_path, Stream.STDOUT, 0), kept_bytes)
+    feed.write(b"second")
+    assert writer.take(Stream.STDOUT, feed.fd) is ReadOutcome.SOME
+    writer.seal()
+    feed.close()
+    assert writer.ends == Offsets(12, 0)
+    reader = SpoolReader(tmp_path)
+    assert read_all(reader, Stream.STDOUT, 0) == b"first "[:kept_bytes]
+    assert segment_path(tmp_path, Stream.STDOUT, 6).read_bytes() == b"second"
