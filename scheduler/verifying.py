@@ -1,7 +1,7 @@
 """`--verify`: looks at everything that is stored, changes nothing, and says what is wrong."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import closing
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
@@ -12,8 +12,9 @@ from .outputs.opening import DROPS_FILE, FOLDER, limits_of, open_shelf
 from .outputs.retention import DropMark
 from .outputs.verdict import OutputVerdict
 from .state.units import Instant
-from .store.errors import StoreError, StoreLocked, StoreTooOld, StoreUnavailable, StoreUrlInvalid
+from .store.errors import StoreError, StoreLocked, StoreMissing, StoreTooOld, StoreUnavailable, StoreUrlInvalid
 from .store.opening import open_to_examine, parse_url
+from .store.reading import Began, Meta
 from .store.verify import Examined
 
 
@@ -29,6 +30,10 @@ def verify(settings: SchedulerSettings) -> tuple[list[str], str]:
     """
     try:
         examined = open_to_examine(store_url(settings))
+    except StoreMissing as error:
+        if gap := _gap(settings, None, []):
+            return [f"{error}: {gap}"], ""
+        raise
     except (StoreLocked, StoreTooOld, StoreUnavailable, StoreUrlInvalid):
         raise
     except StoreError as error:
@@ -37,22 +42,21 @@ def verify(settings: SchedulerSettings) -> tuple[list[str], str]:
         problems = examined.problems()
         if problems:
             return problems, ""
-        gap = _gap(settings, examined)
+        gap = _gap(settings, *examined.newest())
         problems, looked_at = _outputs(settings, examined)
-        return [*gap, *problems], looked_at
+        return [*([gap] if gap else []), *problems], looked_at
 
 
-def _gap(settings: SchedulerSettings, examined: Examined) -> Iterator[str]:
-    """What the store lacks of what its data folder has seen of it.
+def _gap(settings: SchedulerSettings, found: Meta | None, starts: Sequence[Began]) -> str:
+    """What the store lacks of what its data folder has seen of it; empty where that is nothing.
 
     Of a write-ahead log that was cut off or removed SQLite says nothing: its commits are missing, the rest is sound.
     """
-    gap = gap_of(read_known(settings.data), *examined.newest(), leftovers=())
-    if not gap:
-        return
-    if parse_url(store_url(settings)).get_backend_name() == "sqlite":
-        gap += "; its file scheduler.db-wal was cut off or removed, or a copy was put back"
-    yield gap
+    gap = gap_of(read_known(settings.data), found, starts, leftovers=())
+    is_file = parse_url(store_url(settings)).get_backend_name() == "sqlite"
+    return (
+        f"{gap}; its file scheduler.db-wal was cut off or removed, or a copy was put back" if gap and is_file else gap
+    )
 
 
 def _outputs(settings: SchedulerSettings, examined: Examined) -> tuple[list[str], str]:

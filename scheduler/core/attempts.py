@@ -186,7 +186,9 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
         return AttemptEnded(at=at, job=job.id, ended=ended, is_retry=True)
     match exit_.exit:
         case ExitCode(code=0):
-            return _finished(job, ended, Outcome.SUCCEEDED, "EXITED", "exited with code 0", exit_.exit)
+            # What its node says of output that nobody has is told, and nothing else of a success.
+            message = "exited with code 0" if ended.output_is_complete else exit_.message or "exited with code 0"
+            return _finished(job, ended, Outcome.SUCCEEDED, "EXITED", message, exit_.exit)
         case ExitCode(code=code):
             message = exit_.message or f"exited with code {code}"
             return _finished(job, ended, Outcome.FAILED, exit_.reason, message, exit_.exit)

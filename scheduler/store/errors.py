@@ -12,6 +12,10 @@ class StoreUnavailable(StoreError):
     """The store cannot answer now (disk full, locked, connection lost): commit the same batch again later."""
 
 
+class StoreMissing(StoreUnavailable):
+    """There is no store where one was to be looked at: no file, or no tables in it."""
+
+
 class StoreCorrupt(StoreError):
     """The store holds, or was asked to hold, what must not be: stop, and say what."""
 

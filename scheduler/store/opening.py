@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError
 from . import reading
 from .codec import FORMAT, Codec
 from .database import Database, explained
-from .errors import StoreTooNew, StoreTooOld, StoreUnavailable, StoreUrlInvalid, read_as_stored
+from .errors import StoreMissing, StoreTooNew, StoreTooOld, StoreUnavailable, StoreUrlInvalid, read_as_stored
 from .migrations import NEWEST_REVISION, RetiredRevision, UnknownRevision, check_not_retired, revision_of, upgrade
 from .reading import Began, Meta
 from .schema import lineage, meta
@@ -78,7 +78,7 @@ def check_revision(name: str, revision: str | None) -> None:
     Errors: StoreUnavailable (there are none, or older ones), StoreTooOld, StoreTooNew.
     """
     if revision is None:
-        raise StoreUnavailable(f"{name}: this database holds no store")
+        raise StoreMissing(f"{name}: this database holds no store")
     try:
         check_not_retired(revision)
     except RetiredRevision as error:

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from .database import LOCK_WAIT_SECONDS_MAX, READ_CONNECTIONS_MAX, READ_WAIT_SECONDS_MAX, GuardFailed
-from .errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
+from .errors import StoreCorrupt, StoreError, StoreLocked, StoreMissing, StoreUnavailable
 from .statements import Row, Statements, Step
 
 WAL_BYTES_MAX = 64 * 1024 * 1024
@@ -49,7 +49,7 @@ class SqliteDatabase:
     def __init__(self, path: Path, *, is_read_only: bool = False, is_kept: bool = True) -> None:
         self._path = path
         if is_read_only and not path.exists():
-            raise StoreUnavailable(f"{path}: there is no such file")
+            raise StoreMissing(f"{path}: there is no such file")
         self._lock = lock_of(path) if is_kept else None
         try:
             # What jobs run is nobody else's business; the log and the index take over the file's mode.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from gpufleet.v1 import job_pb2
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.processes import DEADLINE_SECONDS, SchedulerProcess, clean_environment
+from tests.e2e.processes import DEADLINE_SECONDS, SchedulerProcess, clean_environment, until
 from tests.store.postgres_server import PostgresServer
 from tests.store.samples import behind_its_back
 
@@ -162,3 +165,70 @@ async def test_a_store_in_postgresql_and_its_output(
             finally:
                 postgres.start()
         assert (code, printed) == (1, "") and "the store cannot be used" in complained
+
+
+async def test_output_that_was_cut_off_on_its_node_before_it_was_sent_is_told_and_waited_for_by_nobody(
+    fleet: Fleet,
+) -> None:
+    agent = await fleet.add_node("n1")
+    go = fleet.work / "go"
+    async with fleet.client() as client:
+        script = f"echo first; until [ -e {go} ]; do sleep 0.05; done; echo second; echo third"
+        job = await client.submit("sh", "-c", script)
+        await client.wait(job, job_pb2.JOB_STATE_RUNNING)
+        (spool,) = agent.data.glob(f"keeper/attempts/{job}.*")
+        await until("it has said something", lambda: any(each.stat().st_size for each in spool.glob("stdout.*")))
+    await fleet.scheduler.stop()
+    go.touch()
+    await until("the attempt has ended", lambda: b'"end"' in (spool / "record").read_bytes())
+    segments = sorted(spool.glob("stdout.*"))
+    at = int(segments[-1].suffix[1:])
+    os.truncate(segments[-1], len("first\nsec") - at)
+    verified = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("gpuctl")), "agent", "--verify", "--data", str(agent.data)),
+        stdout=asyncio.subprocess.PIPE,
+        env=clean_environment(agent.log.parent, {}),
+    )
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        printed, _ = await verified.communicate()
+    missing = "10 bytes of stdout are missing from its spool, which ends at byte 9"
+    assert (verified.returncode, missing in printed.decode()) == (1, True), printed
+    await fleet.scheduler.start()
+    async with fleet.client() as client:
+        ended = await client.wait(job, job_pb2.JOB_STATE_SUCCEEDED)
+        assert not ended.output_is_complete
+        assert await client.stdout(job) == b"first\nsec"
+        (end,) = (line for line in await client.story(job) if "succeeded" in line)
+        assert "its stdout is lost from byte 9 on" in end and "Not all of its output is stored." in end
+    assert "19 bytes of stdout were written" in agent.log_text()
+
+
+async def test_a_write_ahead_log_that_is_gone_or_cut_off_is_named_though_sqlite_says_nothing(fleet: Fleet) -> None:
+    await fleet.scheduler.stop()  # what was in its log is in the database now
+    await fleet.scheduler.start()
+    async with fleet.client() as client:
+        await client.submit_specs([client.spec("true", is_held=True) for _ in range(3)])
+        known = fleet.scheduler.data / "known-store.json"
+        await until("the folder has seen them", lambda: json.loads(known.read_text())["next_job"] == 4)
+    fleet.scheduler.kill()
+    log = fleet.scheduler.data / "scheduler.db-wal"
+    whole = log.read_bytes()
+    assert len(whole) > 3 * 4096, "the commits are in it"
+    code, printed, _ = await verify(fleet.scheduler)
+    assert (code, printed[:11]) == (0, "all is well")
+    for kept_bytes in (0, 31, len(whole) // 4, None):
+        log.unlink() if kept_bytes is None else log.write_bytes(whole[:kept_bytes])
+        (fleet.scheduler.data / "scheduler.db-shm").unlink(missing_ok=True)
+        code, printed, complained = await verify(fleet.scheduler)
+        assert code == 1, (kept_bytes, printed, complained)
+        told = printed + complained
+        assert "is older than it was" in told and "scheduler.db-wal was cut off or removed" in told, (kept_bytes, told)
+    database = fleet.scheduler.data / "scheduler.db"
+    database.rename(fleet.scheduler.data / "elsewhere")
+    code, printed, _ = await verify(fleet.scheduler)
+    assert (
+        code == 1 and "there is no such file: the database is empty, and the data folder has seen one with" in printed
+    )
+    (fleet.scheduler.data / "elsewhere").rename(database)
+    log.write_bytes(whole)
+    await fleet.scheduler.start()
