@@ -269,3 +269,36 @@ def test_an_up_that_is_told_to_stop_while_it_starts_leaves_nothing_behind(
     assert up.returncode == 128 + number, said
     assert b"told to stop before everything ran; nothing is left running" in said
     assert not record.running() and read_record(data) is None
+
+
+def test_nobody_elses_jobs_run_on_ones_own_machine_unless_it_is_shared_or_was_before(
+    data: Path, tmp_path: Path
+) -> None:
+    start = ("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--detach")
+    steal = ("run", "--cwd", "/", "--", "cat", str(data / "scheduler" / "admin.token"))
+    assert gpuctl(*start).returncode == 0
+    secret = tmp_path / "bob.token"
+    secret.touch(0o600)
+    secret.write_text(gpuctl("token", "create", "bob").stdout)
+
+    def as_bob(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return gpuctl(arguments[0], "--token-file", str(secret), *arguments[1:])
+
+    assert gpuctl("run", "--cwd", "/", "--", "id", "-u").stdout == f"{os.geteuid()}\n"
+    refused = as_bob(*steal)
+    assert refused.returncode != 0 and not refused.stdout
+    assert " alone" in refused.stderr and "--shared-account" in refused.stderr
+
+    gpuctl("down", "--data", str(data))
+    assert gpuctl(*start, "--shared-account").returncode == 0
+    assert as_bob(*steal).stdout == (data / "scheduler" / "admin.token").read_text(), "which is what sharing means"
+
+    # An agent from before there was a choice goes on as it did, and the doctor warns of it.
+    gpuctl("down", "--data", str(data))
+    identity = json.loads((data / "agent" / "agent.json").read_text())
+    del identity["is_from_before"]
+    (data / "agent" / "agent.json").write_text(json.dumps(identity))
+    assert gpuctl(*start).returncode == 0
+    assert as_bob("run", "--cwd", "/", "--", "echo", "hello").stdout == "hello\n"
+    told = gpuctl("doctor").stdout
+    assert "jobs of all users run as" in told and "--shared-account" in told

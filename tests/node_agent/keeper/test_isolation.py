@@ -7,15 +7,18 @@ import shutil
 import signal
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpufleet.jobs.runs import ExitCode, ExitSignal, InputMode, StopCause
+from gpufleet.jobs.runs import FENCE_US_MIN, ExitCode, ExitSignal, InputMode, StopCause
 from node_agent.core.attempt import Limits
+from node_agent.core.fence import fence_deadline_us
 from node_agent.core.launch import Isolation, Launch, Launched, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptPhase, Stream
+from node_agent.keeper.linux import boottime_us
 from node_agent.keeper.state_dir import StateDir
 from tests.node_agent.keeper.keeping import SECOND_US, Node, is_alive, read_all, until
 from tests.node_agent.namespaces import needs_namespaces
@@ -172,6 +175,21 @@ async def test_signals_codes_terminals_and_limits_are_as_without_isolation(node:
     text = "test -t 0 && test -t 1 && : > /dev/tty && echo terminal; echo > /dev/stdout; ulimit -n"
     end, out, _ = await agent.run(isolated(node, 4, text, input=InputMode.TERMINAL, rlimits={"NOFILE": (100, 200)}))
     assert (end.status, out.split()) == (ExitCode(code=0), [b"terminal", b"100"])
+
+
+async def test_a_fence_ends_an_isolated_attempt_with_all_that_it_has_started(node: Node) -> None:
+    agent, mark = await node.open(), f"1005.{os.getpid()}"
+    text = f"(setsid sleep {mark} >/dev/null 2>&1 &); trap '' TERM; echo ready; while :; do sleep 1000; done"
+    limits = Limits(fence_us=FENCE_US_MIN, grace_us=SECOND_US // 10)
+    # The last heartbeat that was acknowledged is so old that little is left until the fence.
+    sent_us = boottime_us() + 2 * SECOND_US - fence_deadline_us(0, FENCE_US_MIN)
+    launch = replace(isolated(node, 1, text, limits=limits), heartbeat_sent_us=sent_us)
+    view = await agent.start(launch)
+    await agent.output(view, len("ready\n"))
+    assert _running(f"sleep\0{mark}")
+    end = await agent.end(view)
+    assert (end.status, end.stop_cause) == (ExitSignal(signal=signal.SIGKILL), StopCause.FENCED)
+    assert not _running(f"sleep\0{mark}")
 
 
 async def test_files_of_a_job_are_its_own_to_read_and_change(node: Node) -> None:
