@@ -312,10 +312,10 @@ class NodeAgent:
         )
 
     def _info(self) -> node_pb2.NodeInfo:
-        info, told = self._node.info(), self._root.told
+        info, state = self._node.info(), self._root.state
         if self._root.folder is not None:
             info.shared_root_folder = str(self._root.folder)
-            info.shared_root, info.shared_root_problem = told.id, told.problem
+            info.shared_root, info.shared_root_problem = state.id, state.problem
         return info
 
     def _account_of(self, user: str) -> Isolation | None:

@@ -64,7 +64,7 @@ class _Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RootState:
     """What the scheduler is told of the folder."""
 
     id: str = ""
@@ -78,7 +78,7 @@ class SharedRoot:
         self, folder: Path | None, account_of: Callable[[str], Isolation | None], changed: Callable[[], None]
     ) -> None:
         self.folder = folder
-        self.told = Told()
+        self.state = RootState()
         self._account_of = account_of
         self._changed = changed
         self._slots = asyncio.Semaphore(READS_MAX)
@@ -94,16 +94,16 @@ class SharedRoot:
         """See whether it is there, and which one it is; whether that is news."""
         if self.folder is None:
             return False
-        folder, before = self.folder, self.told
+        folder, before = self.folder, self.state
         try:
-            self.told = Told(id=await self._aside(lambda course: id_of(folder), SILENT_SECONDS))
+            self.state = RootState(id=await self._aside(lambda course: id_of(folder), SILENT_SECONDS))
         except (RootUnusable, OSError) as problem:
-            self.told = Told(problem=_words(problem, "it does not answer"))
-        if self.told != before and self.told.problem:
-            _log.warning("the shared folder %s cannot be used: %s", folder, self.told.problem)
-        elif self.told != before:
-            _log.info("the shared folder %s has the id %s", folder, self.told.id)
-        return self.told != before
+            self.state = RootState(problem=_words(problem, "it does not answer"))
+        if self.state != before and self.state.problem:
+            _log.warning("the shared folder %s cannot be used: %s", folder, self.state.problem)
+        elif self.state != before:
+            _log.info("the shared folder %s has the id %s", folder, self.state.id)
+        return self.state != before
 
     async def read_probe(self, root: str, probe: str, digest: str, size: int) -> float:
         """Seconds that reading a probe took. Errors: NotRead where it is not there, or is another one."""

@@ -203,10 +203,10 @@ async def test_a_folder_gets_one_id_however_many_come_at_once(tmp_path: Path) ->
 async def test_what_is_told_of_it_changes_with_it(team: Path) -> None:
     root = shared(team)
     assert await root.look()
-    assert (root.told.id, root.told.problem) == (ROOT, "")
+    assert (root.state.id, root.state.problem) == (ROOT, "")
     assert not await root.look()
     (team / MARKER).write_text("no id")
     assert await root.look()
-    assert (root.told.id, "does not hold the id" in root.told.problem) == ("", True)
+    assert (root.state.id, "does not hold the id" in root.state.problem) == ("", True)
     with pytest.raises(RootUnusable, match="no folder"):
         id_of(team / "none")
