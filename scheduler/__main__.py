@@ -77,6 +77,7 @@ def _add_backup(flags: argparse.ArgumentParser) -> None:
     _add_places(flags, argparse.SUPPRESS)
     flags.add_argument("file", metavar="FILE", help="where to; - is standard output")
     flags.add_argument("--force", action="store_true", help="replace a file that is there, once the new one is whole")
+    flags.add_argument("--with-output", action="store_true", help="put in what jobs printed, and not only a list of it")
     flags.add_argument("--check", action="store_true", help="say whether FILE is a whole backup, and leave")
 
 
@@ -170,7 +171,7 @@ def _backup_or_restore(read: Callable[[], Resolved[SchedulerSettings]], given: a
         return commands.restore(read().settings, given.file, replaces=given.replace)
     if given.check:
         return commands.check(Path(given.file))
-    return commands.backup(read().settings, given.file, replaces=given.force)
+    return commands.backup(read().settings, given.file, replaces=given.force, has_output=given.with_output)
 
 
 def _verify(settings: SchedulerSettings) -> int:

@@ -18,7 +18,7 @@ from ..store.migrations import NEWEST_REVISION
 from ..store.reading import Meta
 from ..store.snapshot import COUNTERS_KIND, TABLES
 from ..store.verify import PROBLEMS_MAX, contradictions
-from . import output_list, parts
+from . import output_bytes, output_list, parts
 from .archive import Archive
 
 
@@ -32,7 +32,9 @@ def check(archive: Archive) -> None:
             raise _invalid(archive, f"the table {name} is none of a store, or has other columns")
     if missing := known.keys() - told.tables.keys():
         raise _invalid(archive, f"the table {min(missing)} is missing")
-    folders = {f"tables/{name}" for name in known} | {"keys", output_list.PREFIX, "bytes"}
+    folders = {f"tables/{name}" for name in known} | {"keys", output_list.PREFIX}
+    if told.has_output:
+        folders.add(output_bytes.PREFIX)
     for member in told.members:
         if member.name.rpartition("/")[0] not in folders:
             raise _invalid(archive, f"{member.name} belongs to nothing")
@@ -45,11 +47,7 @@ def problems(archive: Archive) -> list[str]:
     Rows of tables that are older than this program's are looked at when they are restored.
     """
     told = archive.manifest
-    pieces = size = 0
-    for _, of_piece in output_list.listed_in(archive):
-        pieces, size = pieces + 1, size + of_piece
-    if (pieces, size) != (told.output_pieces, told.output_bytes):
-        raise _invalid(archive, "it does not list as much output as its manifest says")
+    check_output(archive)
     if told.revision != NEWEST_REVISION:
         for name in told.tables:
             for _ in rows_of(archive, name):
@@ -73,6 +71,20 @@ def problems(archive: Archive) -> list[str]:
     except StoreError as error:
         found.append(str(error))
     return found
+
+
+def check_output(archive: Archive) -> None:
+    """Whether the list of output, and output itself, are what the manifest says. Errors: BACKUP_INVALID."""
+    told, pieces, size = archive.manifest, 0, 0
+    source = output_bytes.Unpacking(archive) if told.has_output else None
+    for piece in output_list.listed_in(archive):
+        pieces, size = pieces + 1, size + piece.bytes
+        for _ in () if source is None else source.chunks(piece.bytes):
+            pass
+    if source is not None:
+        source.must_be_over()
+    if (pieces, size) != (told.output_pieces, told.output_bytes):
+        raise _invalid(archive, "it does not list as much output as its manifest says")
 
 
 def rows_of(archive: Archive, name: str) -> Iterator[list[parts.Line]]:

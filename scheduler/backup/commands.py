@@ -18,7 +18,7 @@ from .manifest import Manifest
 TO_PIPE = "-"
 
 
-def backup(settings: SchedulerSettings, to: str, *, replaces: bool) -> int:
+def backup(settings: SchedulerSettings, to: str, *, replaces: bool, has_output: bool = False) -> int:
     """Write a backup to a file, or with - to standard output, and say what is in it; the exit code."""
     told = sys.stdout
     try:
@@ -29,10 +29,10 @@ def backup(settings: SchedulerSettings, to: str, *, replaces: bool) -> int:
                     "a backup is nothing for a terminal",
                     next_step="Give a file in place of -.",
                 )
-            made, told = make(settings, sys.stdout.buffer), sys.stderr
+            made, told = make(settings, sys.stdout.buffer, has_output=has_output), sys.stderr
         else:
             with new_file(Path(to), replaces=replaces) as file:
-                made = make(settings, file)
+                made = make(settings, file, has_output=has_output)
     except OSError as problem:
         raise _failed(problem, to) from None
     manifest = made.manifest
@@ -40,7 +40,7 @@ def backup(settings: SchedulerSettings, to: str, *, replaces: bool) -> int:
     print(
         f"{_what(manifest)}\n"
         f"{rows:,} rows, {len(made.keys)} keys and tokens, and a list of {manifest.output_pieces:,} pieces of output"
-        f" ({manifest.output_bytes:,} bytes, which are not in it)\n"
+        f" ({manifest.output_bytes:,} bytes, which are {'' if manifest.has_output else 'not '}in it)\n"
         f"{made.bytes:,} bytes in {made.seconds:.1f} s",
         file=told,
     )
@@ -71,6 +71,8 @@ def restore(settings: SchedulerSettings, path: Path, *, replaces: bool) -> int:
             print(f"restored: {_what(opened.manifest)}")
             for kept in restored.kept:
                 print(f"kept: {kept}")
+            if opened.manifest.has_output:
+                print(f"put back: {restored.output_bytes:,} bytes of output that were not there")
             for loss in losses.losses(settings, opened, restored):
                 print(loss)
             if restored.jobs_above:

@@ -36,7 +36,8 @@ def _of_output(settings: SchedulerSettings, archive: Archive) -> Iterator[str]:
         missing: list[str] = []
         count = lost = 0
         job, there = JobId(0), output_list.sizes_on(None, JobId(0))
-        for segment, size in output_list.listed_in(archive):
+        for piece in output_list.listed_in(archive):
+            segment, size = piece.segment, piece.bytes
             if segment.key.job != job:
                 job = segment.key.job
                 there = output_list.sizes_on(shelf, job)

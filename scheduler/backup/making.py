@@ -11,7 +11,7 @@ from gpufleet.config.scheduler_settings import SchedulerSettings
 
 from ..store.snapshot import TABLES, Snapshot, open_snapshot
 from ..verifying import store_url
-from . import keys, output_list, parts
+from . import keys, output_bytes, output_list, parts
 from .archive import Writer
 from .manifest import FORMAT, Manifest, TableRows
 
@@ -26,8 +26,10 @@ class Made:
     seconds: float
 
 
-def make(settings: SchedulerSettings, file: BinaryIO) -> Made:
+def make(settings: SchedulerSettings, file: BinaryIO, *, has_output: bool = False) -> Made:
     """Write a backup of what the settings name; a scheduler that runs on it goes on. Only the end makes it a backup.
+
+    `has_output`: what jobs printed is in it, too, and not only where that is.
 
     Errors: those of `open_snapshot` and of a snapshot, OutputStoreUnavailable, BACKUP_FAILED, OSError of the file.
     """
@@ -43,8 +45,10 @@ def make(settings: SchedulerSettings, file: BinaryIO) -> Made:
         }
         counters = store.counters()
     found = keys.copied(settings, writer.add)
-    listed = output_list.Listed()
+    packing = output_bytes.Packing(writer.add)
+    listed = output_list.Listed(packing.take if has_output else None)
     parts.written(output_list.PREFIX, listed.lines(settings), writer.add)
+    packing.finish()
     manifest = Manifest(
         format=FORMAT,
         release=importlib.metadata.version("gpufleet"),
@@ -55,7 +59,7 @@ def make(settings: SchedulerSettings, file: BinaryIO) -> Made:
         tables=tables,
         output_pieces=listed.pieces,
         output_bytes=listed.bytes,
-        has_output=False,
+        has_output=has_output,
         members=tuple(writer.members),
     )
     writer.finish(manifest)

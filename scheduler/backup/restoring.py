@@ -24,19 +24,23 @@ from ..store.errors import StoreCorrupt
 from ..store.filling import bring_up_to_date, make_tables, put
 from ..store.snapshot import counters_of
 from ..verifying import store_url
-from . import keys, targets
+from . import keys, output_bytes, targets
 from .archive import Archive
-from .checking import check, rows_of
+from .checking import check, check_output, rows_of
 from .manifest import Manifest
 from .targets import Occupant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore did: numbers of jobs go on above `jobs_above`, 0 where nothing is lost; what was kept aside."""
+    """What a restore did: numbers of jobs go on above `jobs_above`, 0 where nothing is lost.
+
+    `kept` was there before and is aside now; `output_bytes` were missing and are put back.
+    """
 
     jobs_above: int
     kept: Sequence[Path]
+    output_bytes: int
     has_known: bool
     known_next_job: int
 
@@ -47,6 +51,7 @@ def restore(settings: SchedulerSettings, archive: Archive, *, replaces: bool) ->
     Errors: BACKUP_INVALID, BACKUP_FAILED, STORE_NOT_EMPTY, and those of the store; then nothing was changed.
     """
     check(archive)
+    check_output(archive)
     data, told = settings.data, archive.manifest
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with targets.opened(store_url(settings)) as target:
@@ -56,7 +61,7 @@ def restore(settings: SchedulerSettings, archive: Archive, *, replaces: bool) ->
         is_there = begun is not None and target.occupant is not None and _is_copy(target.occupant, told)
         plan = keys.planned(archive, settings)
         if not is_there:
-            content = sum(each.content_bytes for each in told.members if each.name.startswith("tables/"))
+            content = sum(each.content_bytes for each in told.members)
             target.must_take(content, replaces=replaces or begun is not None)
         if plan.others and not replaces and begun is None:
             raise GpufleetError(
@@ -75,6 +80,7 @@ def restore(settings: SchedulerSettings, archive: Archive, *, replaces: bool) ->
             raise
         # From here on what is in its place may be the old one or the new one: whatever happens, the mark stays.
         old = None if is_there else target.put(mark.stamp)
+        output_written = output_bytes.put(settings, archive) if told.has_output else 0
         if mark.gap:
             write_mark(data, replace(mark, is_finished=True))
         else:
@@ -83,6 +89,7 @@ def restore(settings: SchedulerSettings, archive: Archive, *, replaces: bool) ->
         jobs_above=mark.jobs_above if mark.gap else 0,
         kept=[*plan.kept.values(), *([] if old is None else [old])],
         has_known=known is not None,
+        output_bytes=output_written,
         known_next_job=0 if known is None else known.next_job,
     )
 

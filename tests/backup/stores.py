@@ -93,9 +93,9 @@ def everything(settings: SchedulerSettings) -> dict[str, list[tuple[Any, ...]]]:
         return {table.name: sorted(map(tuple, store.rows(table)), key=repr) for table in TABLES}
 
 
-def back_up(settings: SchedulerSettings, file: Path) -> Path:
+def back_up(settings: SchedulerSettings, file: Path, *, has_output: bool = False) -> Path:
     """A backup of it in a file."""
-    assert commands.backup(settings, str(file), replaces=False) == 0
+    assert commands.backup(settings, str(file), replaces=False, has_output=has_output) == 0
     return file
 
 

@@ -38,6 +38,7 @@ MOMENTS: Mapping[str, Moment] = {
     "behind the old log": ("pathlib", "Path.rename", 1, "after"),
     "behind the old database": ("pathlib", "Path.rename", 3, "after"),
     "behind the new database": ("pathlib", "Path.rename", 4, "after"),
+    "while output is put back": ("scheduler.backup.output_bytes", "_put", 1, "after"),
     "before the mark is finished": ("scheduler.backup.restoring", "write_mark", 2, "before"),
 }
 """When a restore over another store is killed, in this order."""
@@ -90,7 +91,8 @@ def test_a_restore_that_is_killed_is_served_by_nobody_and_run_again(
 ) -> None:
     source = place("source", "sqlite")
     fill(source)
-    rows, file = everything(source), back_up(source, tmp_path / "fleet.tar")
+    rows, file = everything(source), back_up(source, tmp_path / "fleet.tar", has_output=True)
+    shutil.rmtree(old.data / "output")
     orders = []
     for number, moment in enumerate([*MOMENTS.values(), FINISHED]):
         shutil.copytree(old.data, tmp_path / f"killed{number}")
@@ -112,6 +114,8 @@ def test_a_restore_that_is_killed_is_served_by_nobody_and_run_again(
             assert refused.value.reason is Reason.RESTORE_UNFINISHED and "restore FILE" in refused.value.next_step
             restored(settings, file)  # no --replace again: that was said before
             assert everything(settings) == rows and keys_of(settings) == KEYS, name
+            printed = {path.read_bytes() for path in settings.data.glob("output/*/*/1.0.*.stdout")}
+            assert printed == {b"hello\n", bytes(100_000)}, name
             assert not list(settings.data.glob("*.restoring*")), name
             (kept,) = settings.data.glob("scheduler.db.before-*Z")
             assert everything(SchedulerSettings(data=settings.data, store=f"sqlite:///{kept}")) == old_rows, name

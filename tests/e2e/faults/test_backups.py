@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -177,6 +178,46 @@ async def test_a_drill_with_postgresql(tmp_path: Path, postgres: PostgresServer)
         assert "missing: " in said and "bytes of output in" in said, said
         await fleet.scheduler.start()
         await is_as_it_was(fleet, before, words)
+
+
+async def test_the_lines_of_the_page_are_typed_as_they_stand(fleet: Fleet, tmp_path: Path) -> None:
+    """In their order, with folders of the test in the place of those that the page names."""
+    text = (Path(__file__).parents[3] / "docs/backup.md").read_text()
+    typed = [
+        line.partition("#")[0].split()
+        for block in re.findall(r"```sh\n(.*?)```", text, re.S)
+        for line in block.splitlines()
+    ]
+    assert len(typed) == 7 and all(words[:2] == ["gpuctl", "scheduler"] for words in typed)
+    data = fleet.scheduler.data
+    await fleet.add_node("n1")
+    async with fleet.client() as client:
+        assert (await client.run("echo", "hello")).exit.code == 0
+    other = tmp_path / "other"
+    places = {"/var/backups": str(tmp_path), "move.tar": f"{tmp_path}/move.tar", "/var/lib/gpufleet": str(data)}
+    places |= {
+        "/tmp/drill": f"{tmp_path}/drill",
+        "postgresql://gpufleet@localhost/fleet": f"sqlite:///{other}/scheduler.db",
+    }
+    other.mkdir()
+    for number, words in enumerate(typed):
+        if number == 2:
+            await fleet.scheduler.stop()
+        line = " ".join(words[2:])
+        for named, place in places.items():
+            line = line.replace(named, place)
+        elsewhere = [] if "--data" in line else ["--data", str(tmp_path / "empty" if number == 2 else data)]
+        if words[2] == "backup" and "--check" in words:
+            elsewhere = []
+        code, said = await gpuctl(fleet.scheduler, *line.split(), flags=elsewhere)
+        assert code == 0, (line, said)
+        if "--verify" in words:
+            assert said.startswith("all is well: 0 living and 1 ended jobs"), said
+        if "/tmp/drill" in words and "restore" in words:
+            assert "missing: 6 bytes of output in 1 pieces" in said, said
+        if "postgresql" in " ".join(words):
+            assert "nothing is lost: it is as new as the database that was here" in said, said
+    await fleet.scheduler.start()
 
 
 async def test_a_pipe_a_terminal_and_a_file_that_is_there(fleet: Fleet, tmp_path: Path) -> None:
