@@ -19,6 +19,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "logs": "logs.command",
         "explain": "jobs.job",
         "wait": "jobs.wait",
+        "files": "results.command",
+        "cp": "results.command",
         "check": "submitting.submit",
         "stats": "jobs.job",
         "monitor": "devices.monitor",

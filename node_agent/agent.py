@@ -63,6 +63,7 @@ from .machine import Machine
 from .notices import NoticeRecords, Notices
 from .output import OutputSender
 from .program_log import ProgramLog
+from .results import Results
 from .shared_root import SharedRoot
 from .streams import until_first
 from .usage import UsageRecords, Usages, device_summary
@@ -146,6 +147,7 @@ class NodeAgent:
         self._files = JobFiles(
             node.name, identity.incarnation, folder.path / FILES_FOLDER, lambda: node.tuning().cache_bytes, self._root
         )
+        self._results = Results(node.name, identity.incarnation, folder.path / FILES_FOLDER, self._files.folder_of)
         self._launcher = Launcher(
             node.machine,
             self._duties.inventory.live,
@@ -179,6 +181,7 @@ class NodeAgent:
             self._notices,
             self._usages,
             self._files,
+            self._results,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
             traces=node.traces,
@@ -200,6 +203,7 @@ class NodeAgent:
         """Be the agent until cancelled; raises what makes going on impossible."""
         await self._root.look()
         self._attempts.adopt(await self._keepers.inventory())
+        self._results.sweep([entry.key for entry in self._duties.inventory])
         sweeping = asyncio.create_task(self._files.sweep([entry.key for entry in self._duties.inventory]))
         try:
             await until_first(
@@ -362,6 +366,7 @@ class NodeAgent:
                 self._channels.hold(stub),
                 self._files.hold(stub),
                 self._file_checks.hold(stub),
+                self._results.hold(stub),
             )
         finally:
             await self._program_log.close()

@@ -49,6 +49,7 @@ from .machine import sample_to_proto
 from .notices import Notices
 from .output import OutputSender
 from .ports import MasterPorts
+from .results import Results
 from .traces import AttemptTraces
 from .usage import Usages
 
@@ -67,6 +68,7 @@ class Attempts:
         notices: Notices,
         usages: Usages,
         files: JobFiles,
+        results: Results,
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
@@ -79,6 +81,7 @@ class Attempts:
         self._notices = notices
         self._usages = usages
         self._files = files
+        self._results = results
         self._fetching: dict[RankKey, asyncio.Task[Refusal | None]] = {}
         self._report = report
         self._carried_out = carried_out
@@ -172,6 +175,7 @@ class Attempts:
         """Remove the files of a rank that is not here, if it had any."""
         is_over = isinstance(self._duties.inventory[key], Refused | None)
         if is_over and key not in self._fetching and self._files.folder_of(key).exists():
+            self._results.settle(key)
             self._begin(self._files.remove(key))
 
     async def _laid_out(self, command: LaunchAttempt) -> Refusal | None:
@@ -204,6 +208,7 @@ class Attempts:
             if command.has_files:
                 try:
                     found = await self._laid_out(command)
+                    await asyncio.to_thread(self._results.expect, key, command.results)
                 except asyncio.CancelledError:
                     if (task := asyncio.current_task()) is None or task.cancelling():
                         raise
@@ -278,6 +283,7 @@ class Attempts:
                     self._traces.forgotten(action.key)
                     self._output.forget(action.key)
                     self._usages.forget(action.key)
+                    await self._results.bring(action.key)
                     await self._keeping.forget(action.key)
         except Exception:
             # The orders behind it wait for this one; what it should have done, the next inventory brings up again.

@@ -136,6 +136,7 @@ class JobFiles:
             return Refusal(RefusalReason.BAD_REQUEST, why)
         try:
             await self.remove(key)
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder_of(key).mkdir(mode=0o700, parents=True)
             if folder is not None:
                 await lay_out_folder(self, key, folder, self.folder_of(key))

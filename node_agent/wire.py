@@ -253,6 +253,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
             for each in launch.files
         ),
         folder=_folder(launch.folder) if launch.HasField("folder") else None,
+        results=tuple(launch.results),
         secret_variables=frozenset(launch.secret_variables),
     )
 

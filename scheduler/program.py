@@ -219,8 +219,7 @@ class Program:
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
         self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
         self._server = Server(
-            # The call that is not built is filled in, and checked to be there, when server.py is imported.
-            SchedulerService(  # type: ignore[abstract]
+            SchedulerService(
                 self._engine,
                 self._changes,
                 self._outputs,

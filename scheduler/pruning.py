@@ -11,7 +11,7 @@ from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError
 from gpufleet.telemetry.logs import fields
 
-from .blobs.opening import chunks_of, folders_needed_by, needed_by
+from .blobs.opening import chunks_of, folders_needed_by, left_by_jobs, needed_by
 from .blobs.store import BlobStore
 from .clock import is_set_within
 from .engine import Engine
@@ -30,6 +30,7 @@ _KEPT = frozenset(
         "output.retention",
         "output.total_bytes_max",
         "files.keep_unused",
+        "files.keep_results",
         "history.retention",
         "history.fine_retention",
     }
@@ -80,17 +81,19 @@ class Pruner:
         if records or jobs:
             log.info("old jobs were dropped", extra=fields(records=records, outputs=len(jobs)))
         if self._blobs is not None:
-            await self._prune_files(self._blobs, settings.files.keep_unused)
+            await self._prune_files(self._blobs, settings.files.keep_unused, settings.files.keep_results)
         if self._drop_histories is not None:
             kept = settings.history
             await self._drop_histories(self._ago(kept.fine_retention), self._ago(kept.retention))
 
-    async def _prune_files(self, blobs: BlobStore, unused: timedelta) -> None:
+    async def _prune_files(self, blobs: BlobStore, unused: timedelta, results: timedelta) -> None:
         durable = self._engine.view.durable
         needed, folders = needed_by(durable), folders_needed_by(durable)
 
         def prune() -> int:
-            return blobs.prune(unused.total_seconds(), needed | frozenset(chunks_of(blobs, folders)))
+            blobs.results.prune(results.total_seconds())
+            left = left_by_jobs(blobs)
+            return blobs.prune(unused.total_seconds(), needed | left | frozenset(chunks_of(blobs, folders | left)))
 
         try:
             dropped = await asyncio.to_thread(prune)

@@ -17,9 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpufleet.host.whole_file import replace_file
+from gpufleet.jobs.cutting import Part
 from gpufleet.jobs.files import is_digest
 
-from .cutting import Plan
+from .scanning import FoundFile
+
+Plan = tuple[Part[FoundFile], ...]
+"""What a chunk is made of."""
+
 
 FOLDERS_MAX = 100
 """Folders that are remembered; the one that was not sent for longest is forgotten first."""

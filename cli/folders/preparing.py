@@ -12,10 +12,11 @@ from pathlib import Path
 from gpufleet.v1 import job_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.cutting import plans_of
 from gpufleet.jobs.folders import Chunk, Entry, EntryKind, Folder, ManifestError, manifest_of
 
 from . import known_chunks
-from .cutting import Plan, plans_of
+from .known_chunks import Plan
 from .scanning import OPTION, Found, FoundFile, Limits, scan
 
 READERS = 4

@@ -54,7 +54,20 @@ async def _run_attached(
         session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
         for note in answer.notes:
             session.say(note)
-        return await session.run()
+        code = await session.run()
+        if session.has_ended and request.specs[0].results:
+            await _bring_back(settings, session, answer.job.id)
+        return code
+
+
+async def _bring_back(settings: Settings, session: Attached, job_id: int) -> None:
+    """Bring here what the job left; its exit code is ours, whatever becomes of that."""
+    from ..results.copying import copy
+
+    try:
+        await asyncio.to_thread(copy, settings, f"{job_id}:", ".", 0)
+    except GpufleetError as problem:
+        session.say(f"what it left is not here: {problem.message}. Try again with: gpuctl cp {job_id}: .")
 
 
 async def attach_again(
@@ -149,6 +162,11 @@ class Attached:
             return await follow(self._output, self._limits, translated, on_cut_off=self._on_cut_off)
         feed = self._keyboard.feed(self._client, self._output)
         return await follow(feed, self._limits, translated, on_cut_off=self._on_cut_off)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has ended, for all that is known."""
+        return has_ended(self._output.job or self._job)
 
     def say(self, text: str) -> None:
         """A line of ours on stderr."""

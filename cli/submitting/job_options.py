@@ -54,6 +54,8 @@ class Kind(Enum):
     AFTER = auto()
     RLIMITS = auto()
     FILES = auto()
+    LINES = auto()
+    """Lines as they are, repeated."""
     FOLDER = auto()
     """One that was uploaded; one of this machine is described before: see input_folder.py."""
     SECRETS = auto()
@@ -287,6 +289,16 @@ class JobOptions:
             "without --cwd. .gitignore and .gpufleetignore say what stays here; only what is new is sent.",
         ),
         Sets("folder", Kind.FOLDER),
+    ] = None
+    download: Annotated[
+        list[str] | None,
+        process(
+            "--download",
+            metavar="PATTERN",
+            help="What of its folder is stored when it has ended, written as in a .gitignore: 'out/**'. Again for "
+            "more. gpuctl run brings it here, and gpuctl cp does.",
+        ),
+        Sets("results", Kind.LINES),
     ] = None
     output_file: Annotated[
         str | None,

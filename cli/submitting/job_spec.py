@@ -32,7 +32,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     for what, texts in (("the command", argv), ("--name", [options.name or ""]), ("--cwd", [options.cwd or folder])):
         if not all(map(is_utf8, texts)):
             raise invalid(what, "it holds bytes that are not UTF-8", next_step="Put them in a file, and pass its path.")
-    lies_there = bool(options.file or options.upload) and not options.cwd
+    lies_there = bool(options.file or options.upload or options.download) and not options.cwd
     spec = pb.JobSpec(
         argv=argv,
         name=options.name or "",

@@ -353,6 +353,7 @@ READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
     Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
     Kind.FILES: lambda option, typed: input_files(typed),
     Kind.FOLDER: lambda option, typed: input_folder(typed),
+    Kind.LINES: lambda option, typed: [_text(option, text) for text in typed],
     Kind.SECRETS: lambda option, typed: named_secrets(typed),
     Kind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
 }
@@ -378,6 +379,7 @@ SHOW: Mapping[Kind, Callable[[Any, Any], Values]] = {
     Kind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
     Kind.FILES: lambda value, usual: [input_file_text(each) for each in value],
     Kind.FOLDER: lambda value, usual: (input_folder_text(value),),
+    Kind.LINES: lambda value, usual: list(value),
     Kind.SECRETS: lambda value, usual: [secret_text(variable, value[variable]) for variable in sorted(value)],
     Kind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],
 }

@@ -125,6 +125,7 @@ ROWS: tuple[Row, ...] = (
     Row("jobs", "GET", "/jobs/{job_id}/explanation", "Explain"),
     Row("jobs", "GET", "/jobs/{job_id}/items", "ListArrayItems"),
     Row("jobs", "GET", "/jobs/{job_id}/stats", "GetJobStats"),
+    Row("jobs", "GET", "/jobs/{job_id}/files", "ListFiles"),
     Row("jobs", "GET", "/jobs/{job_id}/output", "StreamOutput", BYTES),
     Row("jobs", "GET", "/jobs/{job_id}/output/pieces", "StreamOutput", LINES),
     Row("jobs", "POST", "/ingest/file", "Ingest"),
@@ -175,7 +176,7 @@ LEFT_OUT: Mapping[str, str] = {
     "UploadBlob": "PUT /files/{digest} is it: the bytes are the body (files.py)",
     "DownloadBlob": "GET /files/{digest} is it: the bytes are the answer (files.py)",
     "CheckFiles": "about a folder that the caller sees, too, which a gateway does not know: gpuctl, or gRPC",
-    "DownloadFile": "not built yet",
+    "DownloadFile": "gpuctl cp is it; bytes of jobs have no path here yet",
 }
 """Calls without a path, and why."""
 

@@ -137,6 +137,14 @@ class FileSettings:
         high=365 * DAY,
         reloadable=True,
     )
+    keep_results: timedelta = setting(
+        30 * DAY,
+        "What jobs left (--download) is dropped after this.",
+        DURATION,
+        low=HOUR,
+        high=3_650 * DAY,
+        reloadable=True,
+    )
     free_bytes_min: int = setting(
         GIB,
         "No file is taken that would leave less than this free on the disk of the data folder.",

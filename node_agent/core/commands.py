@@ -26,7 +26,8 @@ class LaunchAttempt:
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
     process is kept from using more only by who may make control groups, and an agent needs no such right. `files` and
     what is in `folder` lie in a folder of its own before it starts; where its process has no `cwd`, that is its
-    working directory. What `secret_variables` hold is for the process alone.
+    working directory. `results` of it are brought to the scheduler when it has ended. What `secret_variables` hold is
+    for the process alone.
     """
 
     key: RankKey
@@ -45,12 +46,13 @@ class LaunchAttempt:
     sampling_us: int | None = None
     files: tuple[InputFile, ...] = ()
     folder: InputFolder | None = None
+    results: tuple[str, ...] = ()
     secret_variables: frozenset[str] = frozenset()
 
     @property
     def has_files(self) -> bool:
-        """Whether something is to be fetched before it starts."""
-        return bool(self.files) or self.folder is not None
+        """Whether it has a folder of files: something is fetched before it starts, or brought back behind its end."""
+        return bool(self.files or self.results) or self.folder is not None
 
     def within(self, limits: Limits) -> LaunchAttempt:
         """The same command with other limits of its process."""

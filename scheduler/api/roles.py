@@ -89,6 +89,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/UploadBlob": PEOPLE,
     "Scheduler/DownloadBlob": PEOPLE,
     "Scheduler/CheckFiles": PEOPLE,
+    "Scheduler/ListFiles": READERS,
     "Scheduler/DownloadFile": READERS,
     "Scheduler/CreateToken": ADMINS,
     "Scheduler/JoinProgram": PROGRAMS,
@@ -103,6 +104,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "NodeAgent/ReportOutput": AGENTS,
     "NodeAgent/OpenChannel": AGENTS,
     "NodeAgent/FetchBlob": AGENTS,
+    "NodeAgent/StoreResults": AGENTS,
 }
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")

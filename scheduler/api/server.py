@@ -44,6 +44,7 @@ from .jobs.files import FileCalls
 from .jobs.ingesting import IngestCalls
 from .jobs.jobs import JobCalls
 from .jobs.reasons import WaitReasons
+from .jobs.results import ResultCalls
 from .jobs.secrets import SecretCalls
 from .open_streams import OpenStreams
 from .output.channels import Channels, Keyboards
@@ -56,7 +57,7 @@ from .sessions.request_usage import RequestUsageCalls
 from .sessions.session_usage import SessionUsageCalls
 from .sessions.sessions import SessionCalls
 
-NOT_BUILT = ("DownloadFile",)
+NOT_BUILT: tuple[str, ...] = ()
 """Calls of the contract that answer UNIMPLEMENTED with a next step."""
 
 
@@ -75,6 +76,7 @@ class SchedulerService(  # type: ignore[misc]
     RequestUsageCalls,
     FileCalls,
     FileCheckCalls,
+    ResultCalls,
     SecretCalls,
     scheduler_pb2_grpc.SchedulerServicer,
 ):

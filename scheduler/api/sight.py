@@ -6,8 +6,9 @@ Values of variables, and whom a job tells, nobody else sees. The rest is as `[pr
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
+from google.protobuf.message import Message
 from gpufleet.v1 import job_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
@@ -24,7 +25,7 @@ SECRET = ("env", "notify", "secrets")
 """Fields of a job's spec that its owner and admins alone see. A variable may be a token; so may the address that is
 told, as those of chat programs are."""
 
-PRIVATE = ("argv", "cpu_argv", "output_file", "files")
+PRIVATE = ("argv", "cpu_argv", "output_file", "files", "folder", "results")
 """Fields that others see where output is shared. Each other field of a spec everybody sees."""
 
 
@@ -94,11 +95,13 @@ class Sight:
 
 
 def _hide(spec: job_pb2.JobSpec, name: str) -> None:
-    """Take one field out of a spec that has it: of a map the values, of a list all that it holds."""
-    value = getattr(spec, name)
-    if not value:
+    """Take one field out of a spec that has it: of a map the values, of a list or a message all that it holds."""
+    value, whole = getattr(spec, name), cast(Message, spec)
+    if not value or (isinstance(value, Message) and not whole.HasField(name)):
         return
-    if isinstance(value, str):
+    if isinstance(value, Message):
+        whole.ClearField(name)
+    elif isinstance(value, str):
         setattr(spec, name, HIDDEN)
     elif isinstance(value, MutableMapping):
         for key in list(value):

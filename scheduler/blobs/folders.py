@@ -40,7 +40,7 @@ class Folders:
             if (known := self._known.get((user, digest))) is not None:
                 self._known.move_to_end((user, digest))
                 return known
-        folder = self._read(user, digest)
+        folder = self.read(user, digest)
         sizes = {each.digest: each.size_bytes for each in folder.chunks}
         if any(sizes[each.digest] != each.size_bytes for each in folder.chunks):
             raise ManifestError("it gives a chunk two sizes")
@@ -50,14 +50,15 @@ class Folders:
 
     def clash_with(self, user: UserName, digest: str, files: Iterable[InputFile]) -> str | None:
         """The path of the first of these files that the folder leaves no room for. Raises as `contents`."""
-        paths = {each.path for each in self._read(user, digest).entries}
+        paths = {each.path for each in self.read(user, digest).entries}
         folders = folders_above(paths)
         for each in files:
             if each.path in paths or each.path in folders or folders_above([each.path]) & paths:
                 return each.path
         return None
 
-    def _read(self, user: UserName, digest: str) -> Folder:
+    def read(self, user: UserName, digest: str) -> Folder:
+        """All that a manifest says. Raises as `contents`."""
         descriptor = self._open(user, digest)
         if descriptor is None:
             raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"manifest {digest} is not stored for {user}")

@@ -42,6 +42,11 @@ def folders_needed_by(durable: Durable) -> frozenset[Key]:
     return frozenset((job.user, job.spec.folder.digest) for job in durable.jobs.values() if job.spec.folder)
 
 
+def left_by_jobs(blobs: BlobStore) -> frozenset[Key]:
+    """The manifests of what jobs left. It reads files: not for the event loop."""
+    return frozenset((each.user, each.digest) for each in blobs.results.all())
+
+
 def chunks_of(blobs: BlobStore, folders: frozenset[Key]) -> Iterator[Key]:
     """What is in these folders. It reads manifests: not for the event loop. Errors: STORE_UNAVAILABLE."""
     for user, digest in folders:

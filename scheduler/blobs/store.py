@@ -22,12 +22,15 @@ from gpufleet.errors import GpufleetError, Reason
 
 from ..state.ids import UserName
 from .folders import Folders
+from .results import Results
 
 COUNTED_BYTES_MIN = 4_096
 """A file counts as so many bytes at least, as it does on a disk."""
 TURNS = 64
 """Locks that uploads share, by the file."""
 PART = ".part"
+RESULTS_FOLDER = ".results"
+"""No user is called so."""
 _NAME = re.compile(r"(?P<digest>[0-9a-f]{64})(?P<part>\.part)?")
 
 Key = tuple[UserName, str]
@@ -77,6 +80,7 @@ class BlobStore:
         self._used: dict[UserName, _Used] = {}
         self._turns = [threading.Lock() for _ in range(TURNS)]
         self.folders = Folders(self.open)
+        self.results = Results(folder / RESULTS_FOLDER, wall_clock)
         with _explained("opened", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for key, blob in _stored(folder):

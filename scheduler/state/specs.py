@@ -216,7 +216,7 @@ class JobSpec(_ClassCache):
     `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
     for none. With `is_requeued_on_timeout` it waits again where its time limit would end it. An empty `cwd` is the
     folder of its `files`, in which the contents of `folder` lie, too. `secrets` are names of its owner's secrets by the
-    variables that are given them.
+    variables that are given them. `results` say what of that folder is stored when an attempt has ended.
     """
 
     argv: tuple[str, ...]
@@ -250,6 +250,7 @@ class JobSpec(_ClassCache):
     files: tuple[InputFile, ...] = ()
     secrets: tuple[tuple[str, SecretName], ...] = ()
     folder: InputFolder | None = None
+    results: tuple[str, ...] = ()
 
     @property
     def resources_asked(self) -> Resources:

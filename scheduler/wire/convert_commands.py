@@ -85,6 +85,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         process=process_settings_proto(spec.process),
         files=input_files_proto(spec.files, command.shared_root),
         folder=input_folder_proto(spec.folder),
+        results=spec.results,
         secret_variables=[variable for variable, _ in spec.secrets],
     )
 

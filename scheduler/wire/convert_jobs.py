@@ -90,6 +90,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         process=process_settings_proto(spec.process),
         files=input_files_proto(spec.files),
         folder=input_folder_proto(spec.folder),
+        results=spec.results or None,
         secrets=secrets_proto(spec.secrets),
         no_gpu_selection=resources.ignores_telemetry,
         node_count=resources.node_count,

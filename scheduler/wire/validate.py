@@ -27,6 +27,7 @@ from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
 from .process_settings import process_settings_of
+from .results import results_of
 from .secret_fields import secrets_of
 
 SPECS_MAX = 10_000
@@ -116,7 +117,8 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
     name = _checked_name(spec, path)
     files, folder = input_files_of(spec, path), input_folder_of(spec, path)
-    if spec.cwd or not (files or folder):
+    results = results_of(spec, path)
+    if spec.cwd or not (files or folder or results):
         _check_folder(spec.cwd, f"{path}.cwd", "give --cwd an absolute path")
     time_limit = optional_span(spec, "time_limit", path, least=1)
     grace = optional_span(spec, "grace", path)
@@ -177,6 +179,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             gpu_choice=gpu_choice_of(spec, path),
             files=files,
             folder=folder,
+            results=results,
             secrets=secrets_of(spec, path),
         ),
         band=band,

@@ -32,7 +32,7 @@ REFUSAL = "only its owner and admins read what it does"
 ROOT = Path(__file__).parents[2]
 
 TELLS = {
-    "what a job does": "StreamOutput GetStory GetJobStats DownloadFile",
+    "what a job does": "StreamOutput GetStory GetJobStats ListFiles DownloadFile",
     "that there is a job, and its spec": "Submit Ingest Queue GetJob Explain Watch ServeModel ListModels ListSessions",
     "that there is a job": "ListArrayItems ListEndedJobs ListWorkers ListDevices WatchDevices",
     "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
@@ -43,10 +43,10 @@ TELLS = {
     "RevokeToken "
     "ListAuditEntries "
     "SetSecret ListSecrets RemoveSecret",
-    "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel FetchBlob",
+    "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel "
+    "FetchBlob StoreResults",
 }
 KIND = {name: kind for kind, names in TELLS.items() for name in names.split()}
-NOT_BUILT = {"DownloadFile"}
 
 
 def test_every_call_says_once_what_it_tells_of_a_job() -> None:
@@ -110,7 +110,11 @@ async def test_what_a_job_does_is_read_by_whom_the_setting_says_and_a_sighup_cha
     story = f"{sys.executable} -P -m gpufleet.cli story $GPUFLEET_JOB_ID"
     line = f"cd {ROOT}; echo printed; : {ARGUMENT}; {story} | head -1"
     await upload(people["ann"], b"data of ann")
-    job = (await people["ann"].run("/bin/sh", "-c", line, output_file="out-of-ann.log", files=[FILE])).id
+    job = (
+        await people["ann"].run(
+            "/bin/sh", "-c", line, output_file="out-of-ann.log", files=[FILE], results=["left-by-ann"]
+        )
+    ).id
     assert b"printed\n" in (out := await people["ann"].stdout(job))
     assert len(out.splitlines()) == 2, out
     await _holds(people, job, readers={"ann", "admin"})
@@ -139,6 +143,7 @@ async def _holds(people: dict[str, Client], job: int, readers: set[str]) -> None
             assert ("out-of-ann" in answer) == (who in readers), f"{name} by {who}: {answer}"
             assert ("file-of-ann" in answer) == (who in readers), f"{name} by {who}: {answer}"
             assert (FILE.digest in answer) == (who in readers), f"{name} by {who}: {answer}"
+            assert ("left-by-ann" in answer) == (who in readers), f"{name} by {who}: {answer}"
 
 
 async def test_a_models_arguments_and_program_are_hidden_with_what_its_worker_does(

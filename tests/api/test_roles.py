@@ -26,9 +26,8 @@ MAY_CALL = {
     # Those who look.
     "StreamOutput Queue GetJob GetStory Explain ListArrayItems Watch CheckCapacity Estimate": ROLES[:3],
     "ListEndedJobs": ROLES[:3],
-    "GetJobStats GetNodeHistory GetQueueHistory ListDevices ListUsage ListSessions WatchDevices DownloadFile": ROLES[
-        :3
-    ],
+    "GetJobStats GetNodeHistory GetQueueHistory ListDevices ListUsage ListSessions WatchDevices": ROLES[:3],
+    "ListFiles DownloadFile": ROLES[:3],
     "ListSessionUsage ListWorkers": ROLES[:3],
     "ListNodes": (*ROLES[:3], "agent"),
     "ListModels WatchWorkers": (*ROLES[:3], "gateway"),
@@ -48,7 +47,7 @@ MAY_CALL = {
     "ConnectWorker": ("admin", "worker"),
     "JoinProgram": ("gateway", "worker"),
     "Register": ("agent", "node"),
-    "Heartbeat ReportOutput OpenChannel FetchBlob": ("agent",),
+    "Heartbeat ReportOutput OpenChannel FetchBlob StoreResults": ("agent",),
 }
 ALLOWED = {name: set(roles) for names, roles in MAY_CALL.items() for name in names.split()}
 NOT_LET_IN = (Reason.PERMISSION_DENIED, Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_REVOKED)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2, sessions_pb2
+from gpufleet.v1 import capacity_pb2, files_pb2, job_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
 from scheduler.api.sight import HIDDEN, PRIVATE, SECRET, Sight
@@ -53,6 +53,8 @@ CARRY: dict[str, Call] = {
 ASKED_OF_A_JOB: dict[str, Call] = {
     "GetStory": lambda who, job: who.stub.GetStory(pb.GetStoryRequest(job_id=job)),
     "GetJobStats": lambda who, job: who.stub.GetJobStats(capacity_pb2.GetJobStatsRequest(job_id=job)),
+    "ListFiles": lambda who, job: who.stub.ListFiles(files_pb2.ListFilesRequest(job_id=job)),
+    "DownloadFile": lambda who, job: who.stub.DownloadFile(files_pb2.DownloadFileRequest(job_id=job, path="left")),
     "Cancel": lambda who, job: who.stub.Cancel(pb.CancelRequest(jobs=select(job))),
     "RequeueJob": lambda who, job: who.stub.RequeueJob(pb.RequeueJobRequest(jobs=select(job))),
 }
@@ -160,6 +162,8 @@ def test_nothing_is_left_of_what_is_hidden_and_its_name_is_told(is_shared: bool,
     )
     spec.output_file = HIDDEN_VALUE
     spec.files.add(path=HIDDEN_VALUE)
+    spec.folder.digest = HIDDEN_VALUE
+    spec.results.append(HIDDEN_VALUE)
     spec.secrets["TOKEN"] = HIDDEN_VALUE
     empty = set(hidden) - {field.name for field, _ in spec.ListFields()}
     assert not empty, "fill them in above"

@@ -26,18 +26,20 @@ from scheduler.api.roles import ROLES_OF
 from scheduler.api.sight import PRIVATE, SECRET
 from scheduler.state.access import Role
 from tests.api.calls import METHODS, one
+from tests.api.test_folders import RIGHT, folder
 from tests.api.test_privacy import KIND, private
 from tests.api.test_sight import carries_spec
 from tests.e2e.client import Client, dial, select
 from tests.e2e.files import file, upload
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS, until
+from tests.gpufleet_lib.hostile_manifests import BYTES
 
 pb = scheduler_pb2
 __all__ = ["private"]
 
 FILE = file("mark-files.csv", b"data of the matrix")
-MARKS = {name: f"mark-{name}" for name in (*SECRET, *PRIVATE)}
+MARKS = {name: f"mark-{name}" for name in (*SECRET, *PRIVATE)} | {"folder": folder(RIGHT).digest}
 """What stands in each field of ann's job that others may not see."""
 MODEL = "of-the-matrix"
 FIRST_MESSAGE_SECONDS = 1.0
@@ -180,6 +182,10 @@ async def anns_job(ann: Client) -> int:
     spec.devices.add(count=1)
     spec.cpu_argv[:] = ["true", MARKS["cpu_argv"]]
     spec.files.append(FILE)
+    for data in (BYTES, RIGHT):
+        await upload(ann, data)
+    spec.folder.CopyFrom(folder(RIGHT))
+    spec.results.append(MARKS["results"])
     job = (await ann.submit_specs([spec])).first_job_id
     assert (await ann.wait(job)).state == job_pb2.JOB_STATE_SUCCEEDED
     return job
@@ -226,7 +232,8 @@ async def test_each_call_tells_each_role_of_a_job_what_sight_says(private: tuple
                         assert seen == whole[call] & may_see, where
                     if KIND[call.partition("/")[2]] == "what a job does" and reason is not Reason.NOT_BUILT:
                         is_reader = is_shared or who.sees_all(job)
-                        assert reason is (None if is_reader else Reason.OUTPUT_PRIVATE), where
+                        left_none = call == "Scheduler/DownloadFile" and reason is Reason.FILE_NOT_FOUND
+                        assert (reason is None or left_none) if is_reader else reason is Reason.OUTPUT_PRIVATE, where
             assert whole["Scheduler/GetJob"] == MARKS.keys()
             tells = {call for call, seen in whole.items() if seen and call in CARRY_SPECS}
             assert tells <= {call for call, method in METHODS.items() if carries_spec(method.output_type)}

@@ -18,6 +18,7 @@ from cli.jobs import change, history, job, queue, wait
 from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
 from cli.nodes import nodes, workers
+from cli.results import command as results
 from cli.sessions import models, providers, serve
 from cli.submitting import attach, ingest, submit
 from tests.cli.cluster import nodes as some_nodes
@@ -111,6 +112,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         programs,
         providers,
         queue,
+        results,
         secret,
         serve,
         submit,

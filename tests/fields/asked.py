@@ -64,6 +64,7 @@ VALUES: Values = {
     "files.path": "data/train.csv",
     "files.digest": "ab" * 32,
     "files.size_bytes": 5,
+    "results": ["out/**", "!*.tmp"],
     "folder.digest": "ef" * 32,
     "folder.size_bytes": 90,
     "folder.entry_count": 3,
@@ -163,6 +164,7 @@ TYPED: dict[str, Any] = {
     "rlimit": ["NOFILE=100:200"],
     "secret": ["hf=TOKEN"],
     "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv//{ROOT}/team/train.csv"],
+    "download": ["out/**"],
     "upload": f"sha256:{'ef' * 32}:90:3:70",
 }
 """Where not anything will do: what each option is given."""

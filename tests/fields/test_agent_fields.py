@@ -158,6 +158,7 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         ),
         "is_gang": "the agent waits for Start itself",
         "notify": "the agent tells itself",
+        "results": "the agent brings them itself",
         "secret_variables": "what the agent itself keeps out of what it writes down",
         **dict.fromkeys(tuple(f"files.{each.name}" for each in fields(InputFile)), "the agent lays them out itself"),
         **dict.fromkeys(

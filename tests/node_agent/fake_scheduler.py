@@ -385,6 +385,12 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
         yield pb.OpenChannelResponse()
 
+    async def StoreResults(
+        self, request_iterator: AsyncIterator[pb.StoreResultsRequest], context: Any
+    ) -> AsyncIterator[pb.StoreResultsResponse]:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
+        yield pb.StoreResultsResponse()
+
     async def FetchBlob(self, request: pb.FetchBlobRequest, context: Any) -> AsyncIterator[pb.FetchBlobResponse]:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
         yield pb.FetchBlobResponse()

@@ -24,6 +24,7 @@ from node_agent.heartbeat import Report
 from node_agent.job_files import JobFiles
 from node_agent.keeper.client import Launched
 from node_agent.keeping import Keeping
+from node_agent.results import Results
 
 KEY = RankKey(JobId(7), 1, 0)
 LAUNCH = LaunchAttempt(
@@ -79,6 +80,7 @@ class Bench:
             Silent(),  # type: ignore[arg-type]
             Silent(),  # type: ignore[arg-type]
             JobFiles("n1", 1, Path("/nowhere"), lambda: 0),
+            Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere")),
             report=self._report,
             carried_out=self.done.append,
             traces=OFF,

@@ -12,8 +12,10 @@ import pytest
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.folders import Chunk, Entry, Folder, ManifestError, manifest_of
 from scheduler.blobs import folders
-from scheduler.blobs.opening import chunks_of, folders_needed_by, needed_by
+from scheduler.blobs.opening import chunks_of, folders_needed_by, left_by_jobs, needed_by
+from scheduler.blobs.results import Stored
 from scheduler.blobs.store import BlobLimits, BlobStore
+from scheduler.state.ids import JobId, RankKey
 from tests.outputs.test_blob_store import ANN, BOB, Clock, opened, upload
 
 PARTS = [b"one", b"two", b"one"]
@@ -73,3 +75,28 @@ def test_a_chunk_of_two_sizes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="two sizes"):
         store.folders.contents(ANN, digest)
     assert isinstance(store, BlobStore)
+
+
+def test_what_a_job_left_is_kept_as_long_as_is_said_and_its_contents_with_it(tmp_path: Path) -> None:
+    now = [10.0**9]
+    limits = BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0)
+    store = BlobStore(tmp_path, lambda: limits, lambda: now[0])
+    for data in (*PARTS[:2], folder()):
+        upload(store, ANN, data)
+    key = RankKey(JobId(7), 1, 0, "0123456789abcdef")
+    digest = hashlib.sha256(folder()).hexdigest()
+    store.results.add(key, Stored(ANN, digest, ("one is a link",)))
+    again = BlobStore(tmp_path, lambda: limits, lambda: now[0])
+    assert again.results.of(key) == Stored(ANN, digest, ("one is a link",))
+    assert again.results.of(RankKey(JobId(7), 1, 0)) is None
+    written = next(tmp_path.rglob("*.json")).stat().st_mtime
+    now[0] = written + 1_000
+    assert again.results.prune(2_000) == 0
+    left = left_by_jobs(again)
+    assert again.prune(500, left | set(chunks_of(again, left))) == 0
+    now[0] = written + 3_000
+    assert again.results.prune(2_000) == 1
+    left = left_by_jobs(again)
+    assert not left
+    assert again.prune(500, left) == 3
+    assert again.results.of(key) is None

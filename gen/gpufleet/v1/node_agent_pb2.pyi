@@ -1037,6 +1037,7 @@ class Launch(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     SECRET_VARIABLES_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
@@ -1131,6 +1132,10 @@ class Launch(_message.Message):
         """A folder whose files lie there, too; absent for none."""
 
     @_builtins.property
+    def results(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What of the folder of its files is brought to the scheduler when the rank has ended, as in the job's spec."""
+
+    @_builtins.property
     def secret_variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the variables in env that hold secrets. Their values are for the process alone: nothing writes them down, and
         what is told of the attempt by a command is told without them.
@@ -1165,11 +1170,12 @@ class Launch(_message.Message):
         process: _job_pb2.ProcessSettings | None = ...,
         files: _abc.Iterable[_job_pb2.InputFile] | None = ...,
         folder: _job_pb2.InputFolder | None = ...,
+        results: _abc.Iterable[_builtins.str] | None = ...,
         secret_variables: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2143,3 +2149,91 @@ class FetchBlobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchBlobResponse: _TypeAlias = FetchBlobResponse  # noqa: Y015
+
+@_typing.final
+class StoreResultsRequest(_message.Message):
+    """StoreResultsRequest is the manifest of what a rank left, and then the chunks that are asked for, in any order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node's name; in the first message."""
+    incarnation: _builtins.int
+    """The agent's incarnation, as registered; in the first message."""
+    manifest: _builtins.bytes
+    """A FolderManifest of files alone, 2 MiB at most; in the first message."""
+    digest: _builtins.str
+    """SHA-256 of the chunk that this is a piece of, in lower-case hexadecimal."""
+    offset: _builtins.int
+    """Offset of the piece's first byte in its chunk."""
+    data: _builtins.bytes
+    """Bytes of it, 1 MiB at most."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """The rank; in the first message."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is not among them and why, 100 lines at most; in the first message."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        key: Global___AttemptKey | None = ...,
+        manifest: _builtins.bytes = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+        digest: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "incarnation", b"incarnation", "key", b"key", "manifest", b"manifest", "node", b"node", "offset", b"offset", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreResultsRequest: _TypeAlias = StoreResultsRequest  # noqa: Y015
+
+@_typing.final
+class StoreResultsResponse(_message.Message):
+    """StoreResultsResponse answers the manifest with what is missing, and the end of the requests with whether all is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISSING_DIGESTS_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    IS_STORED_FIELD_NUMBER: _builtins.int
+    is_stored: _builtins.bool
+    """Whether all of it is stored: the folder may be removed."""
+    @_builtins.property
+    def missing_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """SHA-256 of each chunk that is to be sent, in lower-case hexadecimal; in the first message."""
+
+    @_builtins.property
+    def stored_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many first bytes of each of them are stored."""
+
+    def __init__(
+        self,
+        *,
+        missing_digests: _abc.Iterable[_builtins.str] | None = ...,
+        stored_bytes: _abc.Iterable[_builtins.int] | None = ...,
+        is_stored: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_stored", b"is_stored", "missing_digests", b"missing_digests", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreResultsResponse: _TypeAlias = StoreResultsResponse  # noqa: Y015

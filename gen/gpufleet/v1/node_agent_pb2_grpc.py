@@ -63,6 +63,11 @@ class NodeAgentStub:
                 request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobResponse.FromString,
                 _registered_method=True)
+        self.StoreResults = channel.stream_stream(
+                '/gpufleet.v1.NodeAgent/StoreResults',
+                request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.StoreResultsRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.StoreResultsResponse.FromString,
+                _registered_method=True)
 
 
 class NodeAgentServicer:
@@ -109,6 +114,14 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StoreResults(self, request_iterator, context):
+        """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
+        again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeAgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -136,6 +149,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     servicer.FetchBlob,
                     request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobResponse.SerializeToString,
+            ),
+            'StoreResults': grpc.stream_stream_rpc_method_handler(
+                    servicer.StoreResults,
+                    request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.StoreResultsRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.StoreResultsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -277,6 +295,33 @@ class NodeAgent:
             '/gpufleet.v1.NodeAgent/FetchBlob',
             gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobRequest.SerializeToString,
             gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StoreResults(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpufleet.v1.NodeAgent/StoreResults',
+            gpufleet_dot_v1_dot_node__agent__pb2.StoreResultsRequest.SerializeToString,
+            gpufleet_dot_v1_dot_node__agent__pb2.StoreResultsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class NodeAgentStub:
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
     Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
     """
+    StoreResults: _grpc.StreamStreamMultiCallable[_node_agent_pb2.StoreResultsRequest, _node_agent_pb2.StoreResultsResponse]
+    """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
+    again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
+    """
 
 @_typing.type_check_only
 class NodeAgentAsyncStub(NodeAgentStub):
@@ -74,6 +78,10 @@ class NodeAgentAsyncStub(NodeAgentStub):
     FetchBlob: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]  # type: ignore[assignment]
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
     Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
+    """
+    StoreResults: _aio.StreamStreamMultiCallable[_node_agent_pb2.StoreResultsRequest, _node_agent_pb2.StoreResultsResponse]  # type: ignore[assignment]
+    """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
+    again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
     """
 
 class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
@@ -125,6 +133,16 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.FetchBlobResponse], _abc.AsyncIterator[_node_agent_pb2.FetchBlobResponse]]:
         """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
         Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
+        """
+
+    @_abc_1.abstractmethod
+    def StoreResults(
+        self,
+        request_iterator: _MaybeAsyncIterator[_node_agent_pb2.StoreResultsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.StoreResultsResponse], _abc.AsyncIterator[_node_agent_pb2.StoreResultsResponse]]:
+        """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
+        again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
         """
 
 def add_NodeAgentServicer_to_server(servicer: NodeAgentServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

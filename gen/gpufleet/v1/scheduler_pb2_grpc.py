@@ -281,6 +281,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesResponse.FromString,
                 _registered_method=True)
+        self.ListFiles = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListFiles',
+                request_serializer=gpufleet_dot_v1_dot_files__pb2.ListFilesRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_files__pb2.ListFilesResponse.FromString,
+                _registered_method=True)
         self.DownloadFile = channel.unary_stream(
                 '/gpufleet.v1.Scheduler/DownloadFile',
                 request_serializer=gpufleet_dot_v1_dot_files__pb2.DownloadFileRequest.SerializeToString,
@@ -678,8 +683,15 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFiles(self, request, context):
+        """ListFiles answers which files a job left, of those that its `results` name. They are dropped after [files] keep_results.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DownloadFile(self, request, context):
-        """DownloadFile streams a file of a job. Not built yet.
+        """DownloadFile streams a file that a job left, from an offset on. Errors: FILE_NOT_FOUND, OFFSET_OUT_OF_RANGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -986,6 +998,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.CheckFiles,
                     request_deserializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_files__pb2.CheckFilesResponse.SerializeToString,
+            ),
+            'ListFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFiles,
+                    request_deserializer=gpufleet_dot_v1_dot_files__pb2.ListFilesRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_files__pb2.ListFilesResponse.SerializeToString,
             ),
             'DownloadFile': grpc.unary_stream_rpc_method_handler(
                     servicer.DownloadFile,
@@ -2330,6 +2347,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/CheckFiles',
             gpufleet_dot_v1_dot_files__pb2.CheckFilesRequest.SerializeToString,
             gpufleet_dot_v1_dot_files__pb2.CheckFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListFiles',
+            gpufleet_dot_v1_dot_files__pb2.ListFilesRequest.SerializeToString,
+            gpufleet_dot_v1_dot_files__pb2.ListFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -153,8 +153,10 @@ class SchedulerStub:
     there, and whether the caller's jobs can read files there. What a node finds is kept: only a node that has read
     such a probe is told to read files in that folder. Errors: TOO_MANY_STREAMS, FILE_NOT_UPLOADED.
     """
+    ListFiles: _grpc.UnaryUnaryMultiCallable[_files_pb2.ListFilesRequest, _files_pb2.ListFilesResponse]
+    """ListFiles answers which files a job left, of those that its `results` name. They are dropped after [files] keep_results."""
     DownloadFile: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]
-    """DownloadFile streams a file of a job. Not built yet."""
+    """DownloadFile streams a file that a job left, from an offset on. Errors: FILE_NOT_FOUND, OFFSET_OUT_OF_RANGE."""
     CreateToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]
     """CreateToken makes a token; its secret is answered once and stored hashed."""
     JoinProgram: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.JoinProgramRequest, _scheduler_pb2.JoinProgramResponse]
@@ -296,8 +298,10 @@ class SchedulerAsyncStub(SchedulerStub):
     there, and whether the caller's jobs can read files there. What a node finds is kept: only a node that has read
     such a probe is told to read files in that folder. Errors: TOO_MANY_STREAMS, FILE_NOT_UPLOADED.
     """
+    ListFiles: _aio.UnaryUnaryMultiCallable[_files_pb2.ListFilesRequest, _files_pb2.ListFilesResponse]  # type: ignore[assignment]
+    """ListFiles answers which files a job left, of those that its `results` name. They are dropped after [files] keep_results."""
     DownloadFile: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]  # type: ignore[assignment]
-    """DownloadFile streams a file of a job. Not built yet."""
+    """DownloadFile streams a file that a job left, from an offset on. Errors: FILE_NOT_FOUND, OFFSET_OUT_OF_RANGE."""
     CreateToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]  # type: ignore[assignment]
     """CreateToken makes a token; its secret is answered once and stored hashed."""
     JoinProgram: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.JoinProgramRequest, _scheduler_pb2.JoinProgramResponse]  # type: ignore[assignment]
@@ -726,12 +730,20 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def ListFiles(
+        self,
+        request: _files_pb2.ListFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_pb2.ListFilesResponse, _abc.Awaitable[_files_pb2.ListFilesResponse]]:
+        """ListFiles answers which files a job left, of those that its `results` name. They are dropped after [files] keep_results."""
+
+    @_abc_1.abstractmethod
     def DownloadFile(
         self,
         request: _files_pb2.DownloadFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_files_pb2.DownloadFileResponse], _abc.AsyncIterator[_files_pb2.DownloadFileResponse]]:
-        """DownloadFile streams a file of a job. Not built yet."""
+        """DownloadFile streams a file that a job left, from an offset on. Errors: FILE_NOT_FOUND, OFFSET_OUT_OF_RANGE."""
 
     @_abc_1.abstractmethod
     def CreateToken(

@@ -49,6 +49,7 @@ from ..output.channels import Channels
 from ..own_node import check_certificate, check_own_node
 from ..roles import caller
 from .fetching import pieces_of
+from .results import store_results
 
 log = logging.getLogger(__name__)
 
@@ -313,6 +314,19 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     ) -> None:
         """What people type down; how far it has come up."""
         await serve_channel(self._channels, request_iterator, context)
+
+    async def StoreResults(
+        self, request_iterator: AsyncIterator[node_agent_pb2.StoreResultsRequest], context: Any
+    ) -> AsyncIterator[node_agent_pb2.StoreResultsResponse]:
+        """What a rank of the node left, behind its end."""
+        assert self._blobs is not None
+        first = await anext(request_iterator, None)
+        if first is None:
+            raise invalid("node", "is not set: the stream is empty", next_step="send the manifest first")
+        check_own_node(self._engine.view, caller(), node_name(first.node))
+        async with aclosing(store_results(self._engine, self._blobs, first, request_iterator)) as answers:
+            async for answer in answers:
+                yield answer
 
     async def FetchBlob(
         self, request: node_agent_pb2.FetchBlobRequest, context: Any

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cli.folders import known_chunks, preparing
-from cli.folders.cutting import PACK_BYTES_MAX, plans_of
 from cli.folders.preparing import Prepared, bytes_of, prepare
 from cli.folders.scanning import FoundFile, Limits
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.jobs.cutting import PACK_BYTES_MAX, plans_of
 from gpufleet.jobs.folders import folder_of
 from tests.cli.folders.test_scanning import made
 

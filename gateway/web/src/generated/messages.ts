@@ -66,6 +66,7 @@ export interface Calls {
   readonly ListRequestUsage: { readonly request: ListRequestUsageRequest; readonly response: ListRequestUsageResponse };
   readonly FindMissingBlobs: { readonly request: FindMissingBlobsRequest; readonly response: FindMissingBlobsResponse };
   readonly CheckFiles: { readonly request: CheckFilesRequest; readonly response: CheckFilesResponse };
+  readonly ListFiles: { readonly request: ListFilesRequest; readonly response: ListFilesResponse };
   readonly CreateToken: { readonly request: CreateTokenRequest; readonly response: CreateTokenResponse };
   readonly JoinProgram: { readonly request: JoinProgramRequest; readonly response: JoinProgramResponse };
   readonly ListTokens: { readonly request: ListTokensRequest; readonly response: ListTokensResponse };
@@ -534,6 +535,11 @@ export interface JobSpec {
    * none.
    */
   readonly folder?: InputFolder;
+  /**
+   * What of the folder of its files is stored when an attempt has ended, as lines of a .gitignore are written:
+   * "out/**", "*.pt"; 100 lines of 1,024 bytes at most. A job has such a folder then, whether files go with it or not.
+   */
+  readonly results: readonly string[];
 }
 
 /** ExitStatus is how a process ended. */
@@ -1467,6 +1473,23 @@ export interface DownloadBlobResponse {
   readonly size_bytes: Int64;
 }
 
+/** FolderEntry is a file, a symbolic link or an empty folder. Folders that hold something follow from its path. */
+export interface FolderEntry {
+  /** Where it lies in the folder: as the path of an InputFile. */
+  readonly path: string;
+  /** Size in bytes of a file. */
+  readonly size_bytes: Int64;
+  /** Whether a file is a program. */
+  readonly is_executable: boolean;
+  /**
+   * Set for a symbolic link: what it leads to, relative to where it lies. That is another entry or folder of the
+   * manifest, and no link is on the way to it.
+   */
+  readonly link_target: string;
+  /** Whether it is a folder in which there is nothing. */
+  readonly is_empty_folder: boolean;
+}
+
 /** CheckFilesRequest tells of a probe, a file of random bytes that the caller has just written in its shared folder. */
 export interface CheckFilesRequest {
   /**
@@ -1516,17 +1539,48 @@ export interface FilesOnNode {
   readonly is_lost: boolean;
 }
 
-/** DownloadFileRequest names a file of a job. */
+/** ListFilesRequest names a job. */
+export interface ListFilesRequest {
+  /** The job's id. */
+  readonly job_id: Int64;
+}
+
+/**
+ * ListFilesResponse tells what the job left: of its newest attempt of which anything is stored, by rank. Of an attempt
+ * that has ended and of which nothing came yet, it is one that is not stored.
+ */
+export interface ListFilesResponse {
+  /** What each rank left. */
+  readonly ranks: readonly RankFiles[];
+}
+
+/** RankFiles is what one rank left. */
+export interface RankFiles {
+  /** Number of the attempt. */
+  readonly attempt: number;
+  /** The rank. */
+  readonly rank: number;
+  /** Whether its node has brought all that it could; no more of it comes then. */
+  readonly is_stored: boolean;
+  /** The files, by path. */
+  readonly files: readonly FolderEntry[];
+  /** What is not among them, and why. */
+  readonly problems: readonly string[];
+}
+
+/** DownloadFileRequest names a file that a job left. */
 export interface DownloadFileRequest {
   /** The job's id. */
   readonly job_id: Int64;
-  /** Path relative to the job's working directory. */
+  /** Its path in the folder of the job's files, as ListFiles tells it. */
   readonly path: string;
-  /** Offset of the first byte wanted. */
+  /** Offset of the first byte wanted, up to the file's size. */
   readonly offset: Int64;
+  /** The rank that left it. */
+  readonly rank: number;
 }
 
-/** DownloadFileResponse is a piece of the file. */
+/** DownloadFileResponse is a piece of the file, 1 MiB at most; the stream ends with the file. */
 export interface DownloadFileResponse {
   /** Offset of the first byte. */
   readonly offset: Int64;

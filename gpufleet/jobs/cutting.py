@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from .scanning import FoundFile
+from typing import Generic, Protocol, TypeVar
 
 PACK_BYTES_MIN, PACK_BYTES_MAX = 128 * 1024, 512 * 1024
 """A pack of small files. What a change of one sends again is at most that."""
@@ -23,22 +22,31 @@ LARGE_BYTES = 256 * 2**20
 """From this size on a file is cut coarsely, or there would be too many pieces."""
 
 
+class Cuttable(Protocol):
+    """A file, by its path in the folder and its size in bytes."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+F = TypeVar("F", bound=Cuttable)
+
+
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(Generic[F]):
     """Some bytes of a file."""
 
-    file: FoundFile
+    file: F
     offset: int
     size: int
 
 
-Plan = tuple[Part, ...]
-"""What a chunk is made of; its bytes are those of its parts, one behind the other."""
-
-
-def plans_of(files: Sequence[FoundFile]) -> Iterator[Plan]:
-    """The chunks of these files, in their order; they have no empty parts."""
-    pack: list[Part] = []
+def plans_of(files: Sequence[F]) -> Iterator[tuple[Part[F], ...]]:
+    """What each chunk of these files is made of, in their order: parts one behind the other, none of them empty."""
+    pack: list[Part[F]] = []
     size = 0
     for file in files:
         if pack and (size + file.size > PACK_BYTES_MAX or file.size > PACK_BYTES_MAX):

@@ -1,0 +1,111 @@
+"""The NodeAgent service: what the ranks of a node left, for the user of their job."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from gpufleet.v1 import node_agent_pb2 as pb
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.files import PIECE_BYTES_MAX
+from gpufleet.jobs.folders import EntryKind, Folder, ManifestError, folder_of
+from gpufleet.jobs.results import PROBLEM_CHARS_MAX, PROBLEMS_MAX, RESULT_FILES_MAX, RESULT_MANIFEST_BYTES_MAX
+
+from ...blobs.results import Stored
+from ...blobs.store import BlobStore
+from ...engine import Engine
+from ...state.ids import RankKey, UserName
+from ...state.jobs import Job
+from ...wire.convert import rank_key
+from ...wire.validate import node_name
+from ..jobs.arrays import find_job
+
+PIECE_WAIT_SECONDS = 60.0
+OWN_STEP = "Nothing: a node brings what its own attempts left, once, when they have ended."
+MANIFEST_STEP = "Nothing: the agent is not of this version, or something speaks in its place."
+
+
+async def store_results(
+    engine: Engine, blobs: BlobStore, first: pb.StoreResultsRequest, rest: AsyncIterator[pb.StoreResultsRequest]
+) -> AsyncGenerator[pb.StoreResultsResponse, None]:
+    """Say what is missing, store it as it comes, and say whether it is all. Errors: those of UploadBlob."""
+    key = rank_key(first.key)
+    job = await _job_of(engine, first, key)
+    folder, problems = _checked(first)
+    sizes = {each.digest: each.size_bytes for each in folder.chunks}
+    if await asyncio.to_thread(blobs.results.of, key) is not None:
+        yield pb.StoreResultsResponse(is_stored=True)
+        return
+    if folder.content_bytes > (most := blobs.folder_bytes_max):
+        why = f"what the job left has {folder.content_bytes:,} bytes; at most {most:,} are stored"
+        raise GpufleetError(Reason.FILE_TOO_LARGE, why, next_step="name less of it with --download")
+    await asyncio.to_thread(blobs.keep, [(job.user, each) for each in sizes])
+    missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
+    stored = [blobs.stored_bytes(job.user, each) for each in missing]
+    yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
+    while (piece := await _next(rest)) is not None:
+        await asyncio.to_thread(_store, blobs, job.user, sizes, piece)
+    is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
+    if is_whole:
+        await asyncio.to_thread(_finish, blobs, job.user, key, first.manifest, problems)
+    yield pb.StoreResultsResponse(is_stored=is_whole)
+
+
+async def _job_of(engine: Engine, first: pb.StoreResultsRequest, key: RankKey) -> Job:
+    """The job of a rank that has run on this node. Errors: PERMISSION_DENIED."""
+    name = node_name(first.node)
+    node, job = engine.view.durable.nodes.get(name), await find_job(engine, key.job)
+    is_current = node is not None and node.incarnation == first.incarnation
+    attempts = () if job is None or not job.spec.results else job.past
+    if not is_current or not any(
+        key in each.keys(key.job) and each.ranks[key.rank].placement.node == name for each in attempts
+    ):
+        why = f"no attempt that has run on node {name} and is to leave files is called {key}"
+        raise GpufleetError(Reason.PERMISSION_DENIED, why, next_step=OWN_STEP)
+    assert job is not None
+    return job
+
+
+def _checked(first: pb.StoreResultsRequest) -> tuple[Folder, tuple[str, ...]]:
+    if len(first.manifest) > RESULT_MANIFEST_BYTES_MAX:
+        why = f"has {len(first.manifest):,} bytes; {RESULT_MANIFEST_BYTES_MAX:,} are the most"
+        raise invalid("manifest", why, next_step=MANIFEST_STEP)
+    try:
+        folder = folder_of(first.manifest)
+    except ManifestError as problem:
+        raise invalid("manifest", f"is not right: {problem}", next_step=MANIFEST_STEP) from None
+    if len(folder.entries) > RESULT_FILES_MAX or any(each.kind is not EntryKind.FILE for each in folder.entries):
+        why = f"may hold {RESULT_FILES_MAX:,} files and nothing else"
+        raise invalid("manifest", why, next_step=MANIFEST_STEP)
+    if len(first.problems) > PROBLEMS_MAX or any(len(each) > PROBLEM_CHARS_MAX for each in first.problems):
+        raise invalid("problems", f"are more than {PROBLEMS_MAX}, or longer than {PROBLEM_CHARS_MAX:,} characters")
+    return folder, tuple(first.problems)
+
+
+def _store(blobs: BlobStore, user: UserName, sizes: dict[str, int], piece: pb.StoreResultsRequest) -> None:
+    size = sizes.get(piece.digest)
+    if size is None:
+        raise invalid("digest", "is of no chunk of the manifest", next_step=MANIFEST_STEP)
+    if len(piece.data) > PIECE_BYTES_MAX or not 0 <= piece.offset <= size - len(piece.data):
+        raise invalid("offset", "is not within the chunk", next_step=MANIFEST_STEP)
+    if not piece.offset:
+        blobs.check_room(user, piece.digest, size)
+    if blobs.write(user, piece.digest, piece.offset, piece.data) == size:
+        blobs.finish(user, piece.digest, size)
+
+
+def _finish(blobs: BlobStore, user: UserName, key: RankKey, manifest: bytes, problems: tuple[str, ...]) -> None:
+    digest = hashlib.sha256(manifest).hexdigest()
+    blobs.check_room(user, digest, len(manifest))
+    blobs.write(user, digest, 0, manifest)
+    blobs.finish(user, digest, len(manifest))
+    blobs.results.add(key, Stored(user, digest, problems))
+
+
+async def _next(requests: AsyncIterator[pb.StoreResultsRequest]) -> pb.StoreResultsRequest | None:
+    try:
+        async with asyncio.timeout(PIECE_WAIT_SECONDS):
+            return await anext(requests, None)
+    except TimeoutError:
+        why = f"nothing of the files came for {PIECE_WAIT_SECONDS:.0f} s; what came is stored"
+        raise GpufleetError(Reason.DEADLINE, why, next_step="Send them again: it goes on where it stands.") from None

@@ -1,0 +1,144 @@
+"""The Scheduler service: which files a job left, and their bytes. They are for whoever reads what the job wrote."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from gpufleet.v1 import files_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.files import PIECE_BYTES_MAX
+from gpufleet.jobs.folders import Folder, ManifestError
+
+from ...blobs.results import Stored
+from ...blobs.store import BlobStore
+from ...state.ids import JobId, RankKey, UserName
+from ...state.jobs import Job
+from ..sight import Sight
+from .finding import JobsFound
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A part of a chunk."""
+
+    digest: str
+    offset: int
+    size: int
+
+
+class ResultCalls(JobsFound):
+    """What jobs left. Each public method is one RPC."""
+
+    blobs: BlobStore
+    one_stream: Callable[[], AbstractContextManager[None]]
+
+    async def ListFiles(self, request: files_pb2.ListFilesRequest) -> files_pb2.ListFilesResponse:
+        """What each rank of the newest attempt left of which anything is stored."""
+        job = await self._read_job(request.job_id)
+        return await asyncio.to_thread(_listed, self.blobs, job)
+
+    async def DownloadFile(
+        self, request: files_pb2.DownloadFileRequest
+    ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
+        """The bytes of a file from the offset on."""
+        job = await self._read_job(request.job_id)
+        user, size, runs = await asyncio.to_thread(_found, self.blobs, job, request.rank, request.path)
+        if not 0 <= request.offset <= size:
+            why = f"{request.offset:,} is not within the file's {size:,} bytes"
+            raise GpufleetError(Reason.OFFSET_OUT_OF_RANGE, why)
+        with self.one_stream():
+            offset, skipped = request.offset, request.offset
+            for run in runs:
+                if skipped >= run.size:
+                    skipped -= run.size
+                    continue
+                for data in await asyncio.to_thread(_pieces, self.blobs, user, run, skipped):
+                    yield files_pb2.DownloadFileResponse(offset=offset, data=data)
+                    offset += len(data)
+                skipped = 0
+
+    async def _read_job(self, job_id: int) -> Job:
+        job = await self.find(job_id)
+        Sight.of_caller(self.facts).check_reads(job.id, job.user)
+        return job
+
+
+def _stored(blobs: BlobStore, job: Job) -> list[tuple[RankKey, Stored | None]]:
+    """What each rank left, of the newest attempt that left anything; else of the newest that has ended."""
+    newest: list[tuple[RankKey, Stored | None]] = []
+    for attempt in reversed(job.past if job.spec.results else ()):
+        found = [(key, blobs.results.of(key)) for key in attempt.keys(job.id)]
+        if any(stored for _, stored in found):
+            return found
+        newest = newest or found
+    return newest
+
+
+def _listed(blobs: BlobStore, job: Job) -> files_pb2.ListFilesResponse:
+    answer = files_pb2.ListFilesResponse()
+    for key, stored in _stored(blobs, job):
+        rank = answer.ranks.add(attempt=key.attempt, rank=key.rank, is_stored=stored is not None)
+        if stored is None:
+            continue
+        rank.problems.extend(stored.problems)
+        rank.files.extend(
+            files_pb2.FolderEntry(path=each.path, size_bytes=each.size_bytes, is_executable=each.is_executable)
+            for each in _folder(blobs, stored).entries
+        )
+    return answer
+
+
+def _found(blobs: BlobStore, job: Job, rank: int, path: str) -> tuple[UserName, int, list[_Run]]:
+    """Whose a file is, its size, and where its bytes lie. Errors: FILE_NOT_FOUND, INVALID_ARGUMENT."""
+    ranks = _stored(blobs, job)
+    if not 0 <= rank < max(1, len(ranks)):
+        raise invalid("rank", f"is {rank}; the job has {len(ranks)}", next_step=f"see them: gpuctl files {job.id}")
+    stored = ranks[rank][1] if ranks else None
+    if stored is None:
+        raise _nothing(job.id, "left no files, or they are not stored yet")
+    folder = _folder(blobs, stored)
+    begin = 0
+    for entry in folder.entries:
+        if entry.path == path:
+            return stored.user, entry.size_bytes, list(_runs(folder, begin, entry.size_bytes))
+        begin += entry.size_bytes
+    raise _nothing(job.id, f"left no file {path[:200]!r}")
+
+
+def _nothing(job: JobId, why: str) -> GpufleetError:
+    return GpufleetError(
+        Reason.FILE_NOT_FOUND, f"job {job} {why}", next_step=f"See what there is with: gpuctl files {job}"
+    )
+
+
+def _runs(folder: Folder, begin: int, size: int) -> Iterator[_Run]:
+    at = 0
+    for chunk in folder.chunks:
+        first, last = max(begin, at), min(begin + size, at + chunk.size_bytes)
+        if first < last:
+            yield _Run(chunk.digest, first - at, last - first)
+        at += chunk.size_bytes
+
+
+def _folder(blobs: BlobStore, stored: Stored) -> Folder:
+    try:
+        return blobs.folders.read(stored.user, stored.digest)
+    except ManifestError as problem:
+        raise GpufleetError(Reason.STORE_UNAVAILABLE, f"what the job left is not readable: {problem}") from None
+
+
+def _pieces(blobs: BlobStore, user: UserName, run: _Run, skipped: int) -> list[bytes]:
+    """The bytes of a run, of which a chunk has 8 MiB at most."""
+    descriptor = blobs.open(user, run.digest)
+    if descriptor is None:
+        raise GpufleetError(Reason.FILE_NOT_FOUND, "a part of the file is not stored any more")
+    try:
+        data = os.pread(descriptor, run.size - skipped, run.offset + skipped)
+    finally:
+        os.close(descriptor)
+    if len(data) != run.size - skipped:
+        raise GpufleetError(Reason.STORE_UNAVAILABLE, "a part of the file is too short in the scheduler's data folder")
+    return [data[start : start + PIECE_BYTES_MAX] for start in range(0, len(data), PIECE_BYTES_MAX)]
