@@ -63,7 +63,10 @@ def build(stage: str) -> int:
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for place, _, _ in mounts_of(Path("/proc/self/mountinfo").read_text()):
         # Else a job that is root, without any capability, could raise its own limits: the files are root's.
-        mount("", place, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        try:
+            mount("", place, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        except PermissionError:  # a container whose mounts stay as they were made
+            _hide(place, "size=4k")
     devices_fd = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mount("tmpfs", stage, "tmpfs", MS_NOSUID | MS_NOEXEC, SMALL)
     for name in COMMON_NODES:
@@ -102,7 +105,7 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
             _give_node(devices_fd, path, isolation)
         for folder in isolation.hidden:
             with contextlib.suppress(FileNotFoundError):
-                mount("tmpfs", folder, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=700,size=4k")
+                _hide(folder, "mode=700,size=4k")
         for place, folder in places.items():
             mount(folder, place, flags=MS_BIND)
 
@@ -110,6 +113,11 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
 def remove_space(space: str) -> None:
     """Remove it, whatever the attempt made of it."""
     shutil.rmtree(space, ignore_errors=True)
+
+
+def _hide(folder: str, options: str) -> None:
+    """Have it empty, and nothing to be made there."""
+    mount("tmpfs", folder, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
 
 
 def _show_node(path: str, target: str) -> None:

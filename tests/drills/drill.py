@@ -22,8 +22,9 @@ from tests.drills.history import History
 from tests.drills.injector import Injector
 from tests.drills.joins import NAMES as LATE
 from tests.drills.joins import UNWANTED, Joining, Step, steps
+from tests.drills.limits import keep_within_limits
 from tests.drills.links import Links
-from tests.drills.mal import ISOLATED, MAL, WITHSTOOD, Mal
+from tests.drills.mal import ISOLATED, LIMITED, MAL, WITHSTOOD, Mal
 from tests.drills.people import Person
 from tests.drills.reading import DIARIES, LOOT, NOTES, STAMPS, read_history
 from tests.drills.restores import Restore, Restoring, restores
@@ -198,6 +199,7 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
     head, place = network.machine("head"), network.machine(PEOPLE)
     machines = [network.machine(name) for name in order.nodes]
     late = [network.machine(name) for name in (*LATE, UNWANTED)]
+    means = (*order.means, *(LIMITED if keep_within_limits((*machines, *late)) else ()))
     async with AsyncExitStack() as stack:
         links = Links(network)
         stack.callback(links.close)
@@ -213,7 +215,7 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
         everybody = (*USERS, PROBER)
         people = [await stack.enter_async_context(_person(name, admin, door, order, folder)) for name in everybody]
         his = await stack.enter_async_context(_user(MAL, admin, door))
-        mal = Mal(his, order.seed, folder / DIARIES, folder / LOOT, order.means)
+        mal = Mal(his, order.seed, folder / DIARIES, folder / LOOT, means)
         outsider = Outsider(folder, order.seed)
         stack.callback(outsider.close)
         await outsider.start(admin, place, fleet.scheduler.address)

@@ -22,6 +22,7 @@ from pathlib import Path
 BOMB_PROCESSES, BOMB_DEPTH = 30, 3
 FLOODERS, FLOOD_BYTES = 4, 2_000_000
 EATEN_BYTES, EATEN_AT_ONCE = 600_000_000, 20_000_000
+FORKS = 300
 DAEMON_SECONDS = 600.0
 OTHERS = 2
 """So many jobs before its own it asks for."""
@@ -140,7 +141,20 @@ def eats() -> None:
     for _ in range(EATEN_BYTES // EATEN_AT_ONCE):
         eaten.append(b"\1" * EATEN_AT_ONCE)
         time.sleep(0.02)
-    take(f"it has {sum(map(len, eaten))} bytes, and asked for a tenth")
+    take(f"it has {sum(map(len, eaten))} bytes, and asked for a third")
+
+
+def forks() -> None:
+    """Start more processes than it may have."""
+    for _ in range(FORKS):
+        try:
+            pid = os.fork()
+        except OSError:
+            return
+        if pid == 0:
+            time.sleep(DAEMON_SECONDS)
+            os._exit(0)
+    take(f"it has {FORKS} processes, and may have a third")
 
 
 def others() -> Iterator[int]:
@@ -162,4 +176,5 @@ if __name__ == "__main__":
         "reads": reads,
         "kills": kills,
         "eats memory": eats,
+        "forks": forks,
     }[how]()

@@ -19,13 +19,16 @@ MAL = "mal"
 WITHSTOOD = ("asks for others' jobs", "floods", "changes terminals", "bombs", "daemon")
 """What is borne on every node, and is in every drill."""
 
-ISOLATED = ("reads", "kills", "eats memory")
+ISOLATED = ("reads", "kills")
 """What is borne where jobs run as their users: the agent is root, and isolates."""
+
+LIMITED = ("eats memory", "forks")
+"""What is borne where control groups keep jobs within their limits."""
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 SECONDS_PER_SUBMIT = 8.0
 TIME_LIMIT_SECONDS, GRACE_SECONDS = 20.0, 2.0
-MEMORY_BYTES = 60_000_000
+MEMORY_BYTES = 200_000_000
 
 
 class Mal(Person):

@@ -64,10 +64,13 @@ class Machine:
     environment: dict[str, str] = field(default_factory=dict)
     """Variables of the people on this machine."""
 
+    prepare: str = ""
+    """A line for the shell, run before each program here: in its own mounts, and with what it exports."""
+
     @property
     def inside(self) -> list[str]:
         """What a command line begins with to run here: each of these words becomes the next, so the pid stays."""
-        named = f'echo {self.name} > {HOST_NAME_FILE}; exec "$@"'
+        named = f'echo {self.name} > {HOST_NAME_FILE}; {self.prepare or ":"}; exec "$@"'
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", named, "sh"]
 
     def ip(self, *words: str) -> None:
