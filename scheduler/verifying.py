@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.errors import GpufleetError
 
 from .known_store import gap_of, read_known
 from .outputs.errors import OutputStoreUnavailable
 from .outputs.opening import DROPS_FILE, FOLDER, limits_of, open_shelf
 from .outputs.retention import DropMark
 from .outputs.verdict import OutputVerdict
+from .restore_mark import read_mark
 from .state.units import Instant
 from .store.errors import StoreError, StoreLocked, StoreMissing, StoreTooOld, StoreUnavailable, StoreUrlInvalid
 from .store.opening import open_to_examine, parse_url
@@ -52,6 +54,14 @@ def _gap(settings: SchedulerSettings, found: Meta | None, starts: Sequence[Began
 
     Of a write-ahead log that was cut off or removed SQLite says nothing: its commits are missing, the rest is sound.
     """
+    try:
+        mark = read_mark(settings.data)
+    except GpufleetError as error:
+        return error.message
+    if mark is not None and not mark.is_finished:
+        return "a restore into this data folder has not come to its end: run it again"
+    if mark is not None and found is not None and mark.is_of(found.store_id, found.term):
+        return ""  # who restored it knows
     gap = gap_of(read_known(settings.data), found, starts, leftovers=())
     is_file = parse_url(store_url(settings)).get_backend_name() == "sqlite"
     return (

@@ -54,7 +54,8 @@ def _of_output(settings: SchedulerSettings, archive: Archive) -> Iterator[str]:
     if others:
         yield f"kept apart: output of {_named(others)}, which the backup knows nothing of; it stays where it is"
     if count:
-        yield f"missing: {lost:,} bytes of output in {count:,} pieces, lost or dropped by age or size since"
+        pieces = "1 piece" if count == 1 else f"{count:,} pieces"
+        yield f"missing: {lost:,} bytes of output in {pieces}, lost or dropped by age or size since"
         yield from (f"  {each}" for each in missing)
         if count > len(missing):
             yield f"  and {count - len(missing):,} more"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shutil
 import stat
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scheduler.backup import checking, commands
-from scheduler.known_store import Memory
+from scheduler.known_store import KnownStore, Memory, write_known
 from scheduler.restore_mark import FILE as MARK
+from scheduler.restore_mark import read_mark, remove_mark, write_mark
 from scheduler.store import filling, migrations, opening, schema
 from scheduler.store.opening import open_store, open_to_examine
 from scheduler.store.snapshot import TABLES
-from scheduler.verifying import store_url
+from scheduler.verifying import store_url, verify
 from tests.backup.conftest import DATABASES, Place
 from tests.backup.stores import KEYS, NEXT_JOB, back_up, contents, everything, fill, print_output, restored
 from tests.store.samples import behind_its_back
@@ -62,6 +64,26 @@ def test_a_start_after_a_restore_needs_no_second_word_and_raises_numbers(place: 
             assert "restored from a backup of" in memory.gap and memory.jobs_above == 5_000
             assert store.lineage != ""
     assert (new.data / MARK).exists()
+
+
+def test_verify_counts_what_was_restored_as_known_and_half_a_restore_as_wrong(place: Place, tmp_path: Path) -> None:
+    settings = place("source", "sqlite")
+    fill(settings)
+    file = back_up(settings, tmp_path / "fleet.tar")
+    with closing(open_store(store_url(settings))) as store:
+        newer = KnownStore(store_id=store.store_id, lineage=store.lineage, term=3, sequence=999, next_job=1_234)
+    write_known(settings.data, newer)
+    assert restored(settings, file, replaces=True).jobs_above == 2_000
+    problems, _ = verify(settings)
+    assert not [each for each in problems if "older than it was" in each]
+    mark = read_mark(settings.data)
+    assert mark is not None
+    write_mark(settings.data, replace(mark, is_finished=False))
+    problems, _ = verify(settings)
+    assert problems[0] == "a restore into this data folder has not come to its end: run it again"
+    remove_mark(settings.data)
+    problems, _ = verify(settings)
+    assert "the database is older than it was" in problems[0]
 
 
 def test_where_nothing_is_lost_numbers_go_on_as_they_were(place: Place, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ async def test_the_lines_of_the_page_are_typed_as_they_stand(fleet: Fleet, tmp_p
         if "--verify" in words:
             assert said.startswith("all is well: 0 living and 1 ended jobs"), said
         if "/tmp/drill" in words and "restore" in words:
-            assert "missing: 6 bytes of output in 1 pieces" in said, said
+            assert "missing: 6 bytes of output in 1 piece, " in said, said
         if "postgresql" in " ".join(words):
             assert "nothing is lost: it is as new as the database that was here" in said, said
     await fleet.scheduler.start()
