@@ -66,9 +66,9 @@ def _by(
         client.scheduler.UploadBlob(_pieces(content, digest), timeout=settings.connection_timeout_s)
     except grpc.RpcError as problem:
         error = translated(problem, settings)
-        yield failed("files", f"nothing can be uploaded: {error.message}", error.next_step)
+        yield failed("uploads", f"nothing can be uploaded: {error.message}", error.next_step)
         return
-    yield ok("files", f"to the scheduler {_rate(time.monotonic() - begun)}")
+    yield ok("uploads", f"to the scheduler {_rate(time.monotonic() - begun)}")
     for node in nodes[:NODES_MAX]:
         asked = files_pb2.CheckFilesRequest(
             root=root, probe=probe, digest=digest, size_bytes=len(content), by_wire=True, nodes=[node.name]

@@ -280,11 +280,10 @@ def on_shared_root_checked(state: State, event: SharedRootChecked) -> Decision:
     node = state.durable.nodes.get(event.node)
     if node is None:
         return no_such_node(event.node)
-    checked = event.root if event.is_same else "" if node.checked_root == event.root else node.checked_root
-    if checked == node.checked_root:
+    if event.root == node.checked_root:
         return Decision(reply=NodeChanged(node=node, changed=False))
-    record = NodeRootChecked(at=event.at, node=node.name, root=checked)
-    return Decision(records=(record,), reply=NodeChanged(node=replace(node, checked_root=checked), changed=True))
+    record = NodeRootChecked(at=event.at, node=node.name, root=event.root)
+    return Decision(records=(record,), reply=NodeChanged(node=replace(node, checked_root=event.root), changed=True))
 
 
 def on_drain_requested(state: State, event: DrainRequested) -> Decision:

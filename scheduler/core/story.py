@@ -123,11 +123,7 @@ def sentence(record: Record) -> str:
         case records.NodeRevoked(node=name, by=by, reason=reason):
             return f"{by} revoked the credential of node {name}{_because(reason)}."
         case records.NodeRootChecked(node=name, root=root):
-            return (
-                f"Node {name} sees the shared folder {root}."
-                if root
-                else f"Node {name} sees its shared folder no more."
-            )
+            return f"Node {name} sees the shared folder {root}."
         case records.NodeForgotten(node=name, by=by):
             return f"{by} dropped node {name}, which will not come back."
         case records.DeviceMarked(node=name, device=device):

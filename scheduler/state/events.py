@@ -220,12 +220,14 @@ class NodeBeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedRootChecked:
-    """A node was asked to read what somebody had just written in a shared folder; whether it could."""
+    """A node has read what somebody had just written in a shared folder.
+
+    That it could not is no event: who asked may have written nothing.
+    """
 
     at: Instant
     node: NodeName
     root: str
-    is_same: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

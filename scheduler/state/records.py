@@ -337,7 +337,7 @@ class NodeRevoked(OfNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRootChecked(OfNode):
-    """A node was found to see this shared folder by a probe; empty: it no longer does."""
+    """A node was found to see this shared folder by a probe."""
 
     root: str
 

@@ -439,9 +439,9 @@ def _kept_and_dropped() -> list[Record]:
 
 
 def _probed() -> list[Record]:
-    """The records of a node that was found to see a shared folder, and then not."""
+    """The records of a node that was found to see a shared folder."""
     transcript = Transcript()
-    for line in ("node n1 root=team", "probed n1 team", "probed n1 team not"):
+    for line in ("node n1 root=team", "probed n1 team"):
         transcript.answer(line)
     return transcript.fleet.store.records
 

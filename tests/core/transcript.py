@@ -336,10 +336,9 @@ class Transcript:
     # --- administration
 
     def probed(self, words: Words) -> list[str]:
-        """A node was asked to read a probe in a shared folder: `probed n1 team`, and `not` where it could not."""
+        """A node has read a probe in a shared folder: `probed n1 team`."""
         node, root = NodeName(words.next()), words.next()
-        is_same = not words.switch("not")
-        return self.take_up(SharedRootChecked(at=self.fleet.now, node=node, root=root, is_same=is_same))
+        return self.take_up(SharedRootChecked(at=self.fleet.now, node=node, root=root))
 
     def drain(self, words: Words) -> list[str]:
         reason = words.value("reason")

@@ -225,7 +225,7 @@ def fleet() -> Fleet:
         node = made.add_node(f"n{number}", gpus=8, model="NVIDIA H100", labels=(("zone", "east"),), shared_root=ROOT)
         for _ in made.join(node):
             pass
-        made.take_up(SharedRootChecked(at=made.now, node=node.name, root=ROOT, is_same=True))
+        made.take_up(SharedRootChecked(at=made.now, node=node.name, root=ROOT))
     return made
 
 

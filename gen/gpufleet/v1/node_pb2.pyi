@@ -826,8 +826,8 @@ class Node(_message.Message):
     awaits_approval: _builtins.bool
     """Whether it is given no work until somebody approves it."""
     shared_root_is_checked: _builtins.bool
-    """Whether it has read in its shared folder what somebody had just written there: see CheckFiles. Before that, and after
-    it could not, no file is read there.
+    """Whether it has read in its shared folder what somebody had just written there: see CheckFiles. Before that no file is
+    read there.
     """
     @_builtins.property
     def info(self) -> Global___NodeInfo:

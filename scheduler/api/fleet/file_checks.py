@@ -82,10 +82,9 @@ class FileCheckCalls(Calls):
             found.is_same_root, found.root_problem = not answer.root_problem, answer.root_problem
             found.unreadable.extend(each for each in answer.unreadable if 0 <= each < len(request.paths))
             found.unreadable_reason = answer.unreadable_reason
-            checked = SharedRootChecked(
-                at=self.engine.now(), node=node.name, root=request.root, is_same=found.is_same_root
-            )
-            await reply_of(self.engine.request(checked))
+            if found.is_same_root:
+                checked = SharedRootChecked(at=self.engine.now(), node=node.name, root=request.root)
+                await reply_of(self.engine.request(checked))
         if answer.HasField("root_duration"):
             found.root_duration.CopyFrom(answer.root_duration)
         if answer.HasField("wire_duration"):

@@ -29,7 +29,7 @@ def _fleet(fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(gpuctl: Gpuctl, *more: str) -> tuple[int, dict[str, tuple[str, str]]]:
     done = gpuctl("doctor", "--files", "-o", "json", *more)
-    found = [each for each in json.loads(done.text) if each["what"].startswith(("files", "shared"))]
+    found = [each for each in json.loads(done.text) if each["what"].startswith(("files", "shared", "uploads"))]
     return done.code, {each["what"]: (each["verdict"], each["sentence"]) for each in found}
 
 
@@ -42,7 +42,7 @@ def test_each_way_is_tried_and_how_fast_it_is_told(fake: FakeScheduler, gpuctl: 
     fake.files_on_nodes = [seen]
     _, found = told(gpuctl, "--shared-root", "team")
     assert found["files n1"] == ("OK", "from the scheduler 2 MB/s, in team 20 MB/s")
-    assert found["files"][1].startswith("to the scheduler ") and "files n2" not in found
+    assert found["uploads"][1].startswith("to the scheduler ") and "files n2" not in found
     (asked,) = fake.asked("CheckFiles")
     assert (list(asked.nodes), asked.by_wire, asked.size_bytes) == (["n1"], True, 2_000_000)
     assert [each.name for each in Path("team").iterdir()] == [MARKER], "the probe is gone"
@@ -69,4 +69,4 @@ def test_what_does_not_work_is_told_with_what_to_do(fake: FakeScheduler, gpuctl:
     assert "the scheduler is older" in str(told(gpuctl)[1])
     fake.faults["UploadBlob"].append(GpufleetError(Reason.QUOTA_EXCEEDED, "ada has too many files"))
     code, found = told(gpuctl)
-    assert code == 1 and found["files"] == ("FAILED", "nothing can be uploaded: ada has too many files")
+    assert code == 1 and found["uploads"] == ("FAILED", "nothing can be uploaded: ada has too many files")

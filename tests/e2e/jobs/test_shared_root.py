@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpufleet.v1 import job_pb2, scheduler_pb2
+from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
 
-from gpufleet.jobs.shared_root import MARKER, PROBE
+from gpufleet.jobs.shared_root import MARKER, PROBE, new_probe
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
@@ -108,6 +108,10 @@ async def test_where_a_node_does_not_see_the_folder_files_are_uploaded_and_it_is
     job, said = await gpuctl(fleet, *line, "--nodelist", "n1", "--", "cat", "a.txt")
     assert said == ""
     assert ways(await admin.wait(int(job))) == [(SHARED, 1)]
+    # Who says that a probe is there, and has written none, takes nothing from others.
+    unwritten = files_pb2.CheckFilesRequest(root="ab" * 16, probe=new_probe(), digest="cd" * 32, size_bytes=1)
+    asked = (await admin.stub.CheckFiles(unwritten, timeout=DEADLINE_SECONDS)).nodes
+    assert [each.is_same_root for each in asked] == [False, False]
     nodes = (await admin.stub.ListNodes(scheduler_pb2.ListNodesRequest())).nodes
     assert [(each.name, each.shared_root_is_checked) for each in nodes] == [("n1", True), ("n2", False)]
 

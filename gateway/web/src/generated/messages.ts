@@ -1137,8 +1137,8 @@ export interface Node {
   /** Whether it is given no work until somebody approves it. */
   readonly awaits_approval: boolean;
   /**
-   * Whether it has read in its shared folder what somebody had just written there: see CheckFiles. Before that, and
-   * after it could not, no file is read there.
+   * Whether it has read in its shared folder what somebody had just written there: see CheckFiles. Before that no file
+   * is read there.
    */
   readonly shared_root_is_checked: boolean;
 }
