@@ -139,7 +139,8 @@ class _Program:
 
         def info() -> NodeInfo:
             labels = dict(self.live.now.labels)
-            naming = NodeNaming(node=name, advertise=advertised, labels=labels, accounts=self.isolating.as_proto())
+            accounts = self.isolating.as_proto(self.limiting)
+            naming = NodeNaming(node=name, advertise=advertised, labels=labels, accounts=accounts)
             return node_info(naming, facts, source)
 
         return Node(

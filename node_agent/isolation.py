@@ -24,6 +24,7 @@ from .core.launch import HOME_PATH, Isolation, Refusal, RefusalReason
 from .device_nodes import nodes_of
 from .environment import own_account
 from .isolation_choice import AccountChoice
+from .limits import Limiting
 
 UIDS_FILE = "uids.json"
 
@@ -70,8 +71,8 @@ class Isolating:
         """Whether jobs run as others than the agent."""
         return self.chosen.users in (RANGE, ACCOUNTS)
 
-    def as_proto(self) -> node_pb2.JobAccounts:
-        """What the scheduler is told of it."""
+    def as_proto(self, limiting: Limiting) -> node_pb2.JobAccounts:
+        """What the scheduler is told of it, and within what jobs are kept."""
         chosen = self.chosen
         return node_pb2.JobAccounts(
             runs_as=RUNS_AS[chosen.users],
@@ -80,6 +81,8 @@ class Isolating:
             is_from_before=chosen.is_from_before,
             why=chosen.why,
             ends_all_by=PID_NAMESPACE if self.is_on else SUBREAPER,
+            limits=limiting.held,
+            limits_note=limiting.note,
         )
 
     def take_owner(self, user: str) -> None:

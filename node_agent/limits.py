@@ -53,12 +53,19 @@ class Limiting:
             processes=self._processes_max if PROCESSES in held else 0,
         )
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What they are to be kept within, and are not."""
+        return tuple(each for each in self.wanted if each not in self.held)
+
+    @property
+    def note(self) -> str:
+        """Why not all that is wanted holds, in a clause; empty where it does."""
+        return f"not within their {' and '.join(self.missing)}: {self.facts.why_not}" if self.missing else ""
+
     def log(self) -> None:
         """Say once what holds, and why not more."""
-        if not self.wanted:
-            return
         if self.held:
             _log.info("jobs are kept within their %s by %s", " and ".join(self.held), self.facts.kind)
-        missing = [each for each in self.wanted if each not in self.held]
-        if missing:
-            _log.warning("jobs are not kept within their %s: %s", " and ".join(missing), self.facts.why_not)
+        if self.missing:
+            _log.warning("jobs are not kept within their %s: %s", " and ".join(self.missing), self.facts.why_not)

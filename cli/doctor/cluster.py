@@ -214,23 +214,30 @@ def judge_accounts(nodes: Sequence[node_pb2.Node]) -> Iterator[Finding]:
     alike: dict[tuple[int, str, bool, str, str], list[str]] = {}
     for node in nodes:
         each = node.info.job_accounts
-        key = (each.runs_as, each.owner, each.is_from_before, each.account, each.ends_all_by)
+        key = (each.runs_as, each.owner, each.is_from_before, each.account, _keeping(each))
         alike.setdefault(key, []).append(node.name)
-    for (runs_as, owner, is_from_before, account, ends_all_by), names in alike.items():
+    for (runs_as, owner, is_from_before, account, keeping), names in alike.items():
         shown = ", ".join(names[:NODES_SHOWN]) + (
             f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else ""
         )
         one = len(names) == 1
         what = f"on {shown} {accounts_in_words(runs_as, owner, account)}"
-        ends = f"; nothing outlives its job, by {ends_all_by}" if ends_all_by else ""
         if runs_as in (node_pb2.RUNS_AS_RANGE, node_pb2.RUNS_AS_ACCOUNTS, node_pb2.RUNS_AS_OWNER):
-            yield ok("accounts", f"{what}{ends}")
+            yield ok("accounts", f"{what}{keeping}")
             continue
         fix = "Start its agent as root" if one else "Start their agents as root"
         fix += " with --isolation range to keep users apart, or with --owner USER to take that user's jobs alone"
         if is_from_before or not runs_as:
             fix += "; where sharing is meant, with --shared-account"
-        yield warning("accounts", f"{what}. {SHARED_MEANS}{ends}", fix)
+        yield warning("accounts", f"{what}. {SHARED_MEANS}{keeping}", fix)
+
+
+def _keeping(accounts: node_pb2.JobAccounts) -> str:
+    """Within what jobs are kept, and by what nothing outlives its own, as the rest of a sentence."""
+    kept = f"; each within its {' and '.join(accounts.limits)}" if accounts.limits else ""
+    note = f"; {accounts.limits_note}" if accounts.limits_note else ""
+    ends = f"; nothing outlives its job, by {accounts.ends_all_by}" if accounts.ends_all_by else ""
+    return f"{kept}{note}{ends}"
 
 
 def accounts_in_words(runs_as: int, owner: str, account: str) -> str:

@@ -40,6 +40,7 @@ class JobAccounts:
     `owner` is whose jobs it takes where it takes one user's alone. `account` is the agent's own. `is_from_before`: it
     shares because it did when its agent was from before. `why` says why it does not keep jobs apart, in a clause, and
     `ends_all_by` by which means nothing outlives its job.
+    `limits` are those within which a job is kept, and `limits_note` says why others that are wanted do not hold.
     """
 
     runs_as: RunsAs | None = None
@@ -48,6 +49,8 @@ class JobAccounts:
     is_from_before: bool = False
     why: str = ""
     ends_all_by: str = ""
+    limits: tuple[str, ...] = ()
+    limits_note: str = ""
 
     @property
     def is_alone(self) -> bool:

@@ -76,6 +76,8 @@ def _accounts_proto(accounts: JobAccounts) -> node_pb2.JobAccounts:
         is_from_before=accounts.is_from_before,
         why=accounts.why,
         ends_all_by=accounts.ends_all_by,
+        limits=accounts.limits,
+        limits_note=accounts.limits_note,
     )
 
 

@@ -21,7 +21,7 @@ from .usages import rank_use
 from .validate import USER_NAME, labels_of, span_of
 
 RUNS_AS_OF = {number: runs_as for runs_as, number in RUNS_AS.items()} | {node_pb2.RUNS_AS_UNSPECIFIED: None}
-ACCOUNT_CHARS_MAX, WHY_CHARS_MAX = 64, 500
+ACCOUNT_CHARS_MAX, WHY_CHARS_MAX, LIMITS_MAX = 64, 500, 8
 """Of what an agent says of the accounts of jobs; the rest is cut."""
 
 READING_SECONDS_MAX = 3_600
@@ -93,6 +93,8 @@ def _job_accounts(told: node_pb2.JobAccounts) -> JobAccounts:
         is_from_before=told.is_from_before,
         why=told.why[:WHY_CHARS_MAX],
         ends_all_by=told.ends_all_by[:ACCOUNT_CHARS_MAX],
+        limits=tuple(each[:ACCOUNT_CHARS_MAX] for each in told.limits[:LIMITS_MAX]),
+        limits_note=told.limits_note[:WHY_CHARS_MAX],
     )
 
 

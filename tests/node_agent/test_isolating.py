@@ -22,6 +22,7 @@ from node_agent.identity import DataFolder
 from node_agent.isolation import AccountUnusable, Isolating
 from node_agent.isolation_choice import AccountChoice, chosen_accounts, sentence_of
 from node_agent.notice_delivery import NoticeNotDelivered, run_isolated
+from tests.node_agent.keeper.keeping import until
 from tests.node_agent.namespaces import needs_namespaces
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other accounts")
@@ -132,7 +133,7 @@ async def test_a_notice_of_an_isolated_job_fails_with_its_code_and_is_ended_in_t
     monkeypatch.setattr(notice_delivery, "COMMAND_SECONDS_MAX", 1.0)
     with pytest.raises(NoticeNotDelivered, match="killed"):
         await run_isolated(f"trap '' TERM; sleep {mark}", "", env, isolation, spaces)
-    assert not running(mark)
+    await until(lambda: not running(mark), "the end of all that it had begun")
 
 
 @needs_namespaces

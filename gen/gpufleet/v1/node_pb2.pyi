@@ -501,6 +501,8 @@ class JobAccounts(_message.Message):
     IS_FROM_BEFORE_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     ENDS_ALL_BY_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    LIMITS_NOTE_FIELD_NUMBER: _builtins.int
     runs_as: Global___RunsAs.ValueType
     """As whom they run."""
     owner: _builtins.str
@@ -515,6 +517,12 @@ class JobAccounts(_message.Message):
     """Why it does not keep users apart, in a clause for people; empty where it does, or somebody chose so."""
     ends_all_by: _builtins.str
     """By which means nothing outlives its job: "pid namespace", or "subreaper"."""
+    limits_note: _builtins.str
+    """Why others of these are wanted and do not hold, in a clause; empty where that is not so."""
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Within what each job is kept that it reserves: some of "memory", "cpus" and "processes"."""
+
     def __init__(
         self,
         *,
@@ -524,10 +532,12 @@ class JobAccounts(_message.Message):
         is_from_before: _builtins.bool = ...,
         why: _builtins.str = ...,
         ends_all_by: _builtins.str = ...,
+        limits: _abc.Iterable[_builtins.str] | None = ...,
+        limits_note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "ends_all_by", b"ends_all_by", "is_from_before", b"is_from_before", "owner", b"owner", "runs_as", b"runs_as", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "ends_all_by", b"ends_all_by", "is_from_before", b"is_from_before", "limits", b"limits", "limits_note", b"limits_note", "owner", b"owner", "runs_as", b"runs_as", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

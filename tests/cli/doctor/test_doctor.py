@@ -398,7 +398,14 @@ def test_it_is_said_as_whom_jobs_run_and_what_a_shared_account_means() -> None:
     found = list(
         judge_accounts(
             [
-                node("n1", runs_as=node_pb2.RUNS_AS_RANGE, account="root", ends_all_by="pid namespace"),
+                node(
+                    "n1",
+                    runs_as=node_pb2.RUNS_AS_RANGE,
+                    account="root",
+                    ends_all_by="pid namespace",
+                    limits=["memory"],
+                    limits_note="not within their cpus: no group",
+                ),
                 node("n2", runs_as=node_pb2.RUNS_AS_OWNER, owner="ada", account="ada"),
                 node("n3", **shared),
                 node("n4", **shared),
@@ -409,7 +416,9 @@ def test_it_is_said_as_whom_jobs_run_and_what_a_shared_account_means() -> None:
     )
     assert [each.verdict for each in found] == [Verdict.OK] * 2 + [Verdict.WARNING] * 3
     assert found[0].sentence.startswith("on n1 each user's jobs run as a uid of their own")
-    assert found[0].sentence.endswith("nothing outlives its job, by pid namespace")
+    assert found[0].sentence.endswith(
+        "; each within its memory; not within their cpus: no group; nothing outlives its job, by pid namespace"
+    )
     assert found[1].sentence == "on n2 jobs of ada alone run, as ada"
     assert found[2].sentence.startswith("on n3, n4 jobs of all users run as lab. Each of them can read, change and end")
     assert "--shared-account" not in found[2].fix, "it is meant"

@@ -1003,6 +1003,10 @@ export interface JobAccounts {
   readonly why: string;
   /** By which means nothing outlives its job: "pid namespace", or "subreaper". */
   readonly ends_all_by: string;
+  /** Within what each job is kept that it reserves: some of "memory", "cpus" and "processes". */
+  readonly limits: readonly string[];
+  /** Why others of these are wanted and do not hold, in a clause; empty where that is not so. */
+  readonly limits_note: string;
 }
 
 /** NodeInfo is what an agent says of its machine when it registers. */
