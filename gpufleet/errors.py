@@ -199,8 +199,8 @@ class Reason(Enum):
         "Wait until jobs end, or cancel some: gpuctl cancel 40-45")
     QUOTA_EXCEEDED = (Code.RESOURCE_EXHAUSTED, "The request is beyond the user's limit.",
         "Ask an admin for more, or wait until your jobs end.")
-    FILE_TOO_LARGE = (Code.RESOURCE_EXHAUSTED, "The file is larger than the scheduler takes.",
-        "Put it where the nodes can read it, and pass its path; the limit is [files] file_bytes_max.")
+    FILE_TOO_LARGE = (Code.RESOURCE_EXHAUSTED, "A file, or a folder, is larger than is taken.",
+        "Put it where the nodes can read it, and pass its path; the limits are in [files] of scheduler.toml.")
     NO_FREE_SEAT = (Code.RESOURCE_EXHAUSTED, "The worker holds as many sessions as it has seats.",
         "Try again when a session has ended.")
     TOO_MANY_STREAMS = (Code.RESOURCE_EXHAUSTED, "As many followers as allowed are connected.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import posixpath
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -140,7 +141,7 @@ class Launcher:
             key=command.key,
             process=replace(
                 command.process,
-                cwd=command.process.cwd or files_folder,
+                cwd=posixpath.join(files_folder, command.process.cwd) if files_folder else command.process.cwd,
                 env=environment_of(command.process.env, account, place),
                 isolation=isolation,
                 group=self._limiting.of(command.cpus, command.memory_bytes),

@@ -36,7 +36,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     spec = pb.JobSpec(
         argv=argv,
         name=options.name or "",
-        cwd="" if lies_there else str(PurePosixPath(folder) / (options.cwd or "")),
+        cwd="" if lies_there else _cwd(options, folder),
         env=variables(options.env or (), environment, pass_all=options.env_all),
         submit_cwd=folder,
         trace_context=inherited_traceparent(environment),
@@ -47,6 +47,14 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     _add_devices(spec, options)
     _add_array(spec, options)
     return spec
+
+
+def _cwd(options: JobOptions, folder: str) -> str:
+    """Where it runs: relative to the folder that goes along, and without one to where its submitter stands."""
+    inside = PurePosixPath(options.cwd or "")
+    if options.upload and not inside.is_absolute():
+        return "" if str(inside) == "." else str(inside)
+    return str(PurePosixPath(folder) / inside)
 
 
 def _add_array(spec: pb.JobSpec, options: JobOptions) -> None:

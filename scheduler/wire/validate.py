@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.files import trouble_with_path
 from gpufleet.jobs.names import name_of_command
 from gpufleet.jobs.run_protos import INPUT_MODE_OF
 from gpufleet.jobs.runs import FENCE_US_MIN
@@ -119,7 +120,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     files, folder = input_files_of(spec, path), input_folder_of(spec, path)
     results = results_of(spec, path)
     if spec.cwd or not (files or folder or results):
-        _check_folder(spec.cwd, f"{path}.cwd", "give --cwd an absolute path")
+        _check_cwd(spec, f"{path}.cwd")
     time_limit = optional_span(spec, "time_limit", path, least=1)
     grace = optional_span(spec, "grace", path)
     if grace is not None and grace > GRACE_MAX:
@@ -186,6 +187,14 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
         is_held=spec.is_held,
         items=items_of(spec, path),
     )
+
+
+def _check_cwd(spec: job_pb2.JobSpec, path: str) -> None:
+    """Where a folder goes with the job, a relative path lies in that."""
+    if not spec.HasField("folder") or spec.cwd.startswith("/"):
+        _check_folder(spec.cwd, path, "give --cwd an absolute path")
+    elif why := trouble_with_path(spec.cwd):
+        raise invalid(path, why, next_step="give --cwd a path inside the folder of --upload, or an absolute one")
 
 
 def _check_folder(folder: str, path: str, next_step: str) -> None:

@@ -868,7 +868,9 @@ class JobSpec(_message.Message):
     is_preemptible: _builtins.bool
     """Whether a higher band may stop the job to use its devices."""
     cwd: _builtins.str
-    """Absolute working directory; it must exist on each node. Empty for the folder of its files, where it has files."""
+    """Working directory: an absolute path, which must exist on each node, or one inside the folder that goes with it. Empty for
+    the folder of its files, where it has one.
+    """
     is_held: _builtins.bool
     """Whether the job is submitted held."""
     trace_context: _builtins.str

@@ -91,6 +91,24 @@ async def test_a_folder_goes_along_and_the_second_time_only_what_changed(shared_
     assert "one line changed" in same.stdout
 
 
+async def test_two_submits_of_one_folder_at_once_both_run_in_it_and_a_folder_inside_can_be_named(
+    shared_fleet: Fleet, project: Path
+) -> None:
+    (project / "large.bin").write_bytes(os.urandom(3 * 2**20))  # what nobody has sent
+    both = await asyncio.gather(
+        *(
+            gpuctl(shared_fleet, project, "run", "--upload", ".", "--cwd", "pkg", "--", "cat ../large.bin | wc -c; pwd")
+            for _ in range(2)
+        )
+    )
+    for done in both:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split()[0] == str(3 * 2**20)
+        assert done.stdout.split()[1].endswith("/pkg")
+    wrong = await gpuctl(shared_fleet, project, "submit", "--upload", ".", "--cwd", "../out", "--", "true")
+    assert wrong.returncode != 0 and "--cwd" in wrong.stderr
+
+
 async def test_a_folder_belongs_to_the_jobs_user_where_jobs_are_isolated(fleet: Fleet, project: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only an agent that is root runs jobs as other accounts")

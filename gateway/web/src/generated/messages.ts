@@ -446,7 +446,10 @@ export interface JobSpec {
   readonly array?: ArraySpec;
   /** Environment of the process beside what the agent sets; names hold no '=' and no NUL. */
   readonly env: Readonly<Record<string, string>>;
-  /** Absolute working directory; it must exist on each node. Empty for the folder of its files, where it has files. */
+  /**
+   * Working directory: an absolute path, which must exist on each node, or one inside the folder that goes with it.
+   * Empty for the folder of its files, where it has one.
+   */
   readonly cwd: string;
   /** Not eligible before this time; absent means at once. */
   readonly begin_time?: Timestamp;
