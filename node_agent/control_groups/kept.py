@@ -7,6 +7,7 @@ A keeper writes down where it makes its own before it makes it: FOLDER/control-g
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,10 @@ RECORD = "control-groups"
 
 REMOVE_AGAIN_US = 50_000
 """The kernel needs a moment for processes that have just ended."""
+
+LEAVE_PAUSE_S, LEAVE_TRIES = 0.01, 100
+"""So long, and so often, whoever leaves waits: the kernel counts a group as there for a moment after its removal, and
+removes none that has another in it."""
 
 REMOVALS_MAX = 100
 """So often a group is tried to be removed; then it stays until the keeper leaves."""
@@ -61,11 +66,7 @@ class KeptGroups:
 
     def close(self) -> None:
         """Remove what is the keeper's own; what still has something in it stays."""
-        for group in self._left:
-            remove(group.places)
-        for parent in self._made:
-            with contextlib.suppress(OSError):
-                os.rmdir(parent)  # noqa: PTH106
+        remove_left(tuple(self._made))
 
     def _begin(self, parent: str, version: int) -> None:
         with self._record.open("a") as file:
@@ -111,4 +112,7 @@ def members_left(parents: tuple[str, ...]) -> set[int]:
 
 def remove_left(parents: tuple[str, ...]) -> None:
     """Remove the groups of a keeper that is gone, with all that are in them."""
-    remove(parents)
+    for _ in range(LEAVE_TRIES):
+        if remove(parents):
+            return
+        time.sleep(LEAVE_PAUSE_S)

@@ -54,8 +54,9 @@ def folders_of(view: AttemptView) -> list[Path]:
     return [Path(each, f"gpufleet-{view.keeper_id}", view.key.name) for each in dict.fromkeys(facts().folders.values())]
 
 
-def made_of(key: RankKey) -> list[Path]:
-    return [each for folder in facts().folders.values() for each in Path(folder).glob(f"gpufleet-*/{key.name}")]
+def made_of(node: Node, key: RankKey) -> list[Path]:
+    places = [Path(folder, f"gpufleet-{keeper}") for folder in facts().folders.values() for keeper in node.keeper_ids]
+    return [place / key.name for place in places if (place / key.name).exists()]
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -158,5 +159,5 @@ async def test_a_group_that_cannot_be_made_refuses_the_launch_and_leaves_nothing
     assert isinstance(answer, Refusal)
     assert answer.reason is RefusalReason.ISOLATION_FAILED
     assert "control group" in answer.detail
-    assert not made_of(RankKey(JobId(1), 1, 0))
+    assert not made_of(node, RankKey(JobId(1), 1, 0))
     assert isinstance(await agent.keepers.launch(bounded(node, 1, "true", memory_bytes=LIMIT_BYTES)), Launched)
