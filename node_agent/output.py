@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -154,6 +155,7 @@ class OutputSender:
             offset=what.piece.start,
             data=data,
             is_end=what.is_end and len(data) == length,
+            checksum=zlib.crc32(data),
         )
 
     def _read(self, state: StreamUpload, offset: int, length: int) -> bytes:

@@ -1819,6 +1819,7 @@ class OutputChunk(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     IS_END_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     stream: _job_pb2.Stream.ValueType
     """Standard output or error."""
     offset: _builtins.int
@@ -1827,6 +1828,10 @@ class OutputChunk(_message.Message):
     """The bytes, as written; 256 KiB at most."""
     is_end: _builtins.bool
     """Whether the stream ends behind this chunk."""
+    checksum: _builtins.int
+    """CRC-32 of the bytes, made as they were read from the spool; without it, of an agent of before, nothing is checked. A
+    message with a chunk that has another one is refused, and its bytes come again.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -1839,12 +1844,15 @@ class OutputChunk(_message.Message):
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
         is_end: _builtins.bool = ...,
+        checksum: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_end", b"is_end", "key", b"key", "offset", b"offset", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum", "data", b"data", "is_end", b"is_end", "key", b"key", "offset", b"offset", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__checksum: _TypeAlias = _typing.Literal["checksum"]  # noqa: Y015
+    _WhichOneofArgType__checksum: _TypeAlias = _typing.Literal["_checksum", b"_checksum"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checksum) -> _WhichOneofReturnType__checksum | None: ...
 
 Global___OutputChunk: _TypeAlias = OutputChunk  # noqa: Y015
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -370,6 +371,10 @@ class _OutputStream:
         chunks: list[tuple[RankKey, OutputStream, int, bytes, bool]] = []
         for chunk in request.chunks:
             key, stream = rank_key(chunk.key), stream_of(chunk.stream)
+            if chunk.HasField("checksum") and zlib.crc32(chunk.data) != chunk.checksum:
+                log.warning("output came changed", extra=fields(attempt=str(key), offset=chunk.offset, node=self._node))
+                step = "ask for positions, and send it again"
+                raise invalid("chunks.checksum", f"is not that of the {len(chunk.data):,} bytes", next_step=step)
             if self._is_wanted(key):
                 self._known.add((key, stream))
                 chunks.append((key, stream, chunk.offset, chunk.data, chunk.is_end))
