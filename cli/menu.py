@@ -11,6 +11,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "ingest": "submitting.ingest",
         "shell": "submitting.attach",
         "attach": "submitting.attach",
+        "forward": "inside.forward",
     },
     "Look": {
         "queue": "jobs.queue",
@@ -83,6 +84,8 @@ OF_OTHERS: Mapping[str, str] = {
     "srun": "run",
     "exec": "run",
     "salloc": "shell",
+    "port-forward": "forward",
+    "tunnel": "forward",
     "ssh": "shell",
     "kill": "cancel",
     "stop": "cancel",

@@ -82,6 +82,8 @@ class Reason(Enum):
         "See what it waits for with: gpuctl explain ID")
     JOB_HAS_NO_INPUT = (Code.FAILED_PRECONDITION, "The job was submitted without a standard input.",
         "See its output with: gpuctl logs -f ID · a job to type to is made by: gpuctl run -i, gpuctl shell")
+    PORT_NOT_OPEN = (Code.FAILED_PRECONDITION, "No process of the job listens on the port.",
+        "See on which port it listens, and whether it does yet, with: gpuctl logs ID")
     INPUT_TAKEN = (Code.FAILED_PRECONDITION, "Another session types to the job.",
         "Look on: gpuctl logs -f ID · take the keyboard: gpuctl attach --take-over ID")
     DEPENDENCY_FAILED = (Code.FAILED_PRECONDITION, "A job that this one is to run after never ends that way.",

@@ -9,6 +9,7 @@ Read `core/duties.py` first: what the agent decides. Then `agent.py`: what is co
     job_files.py                         files that go with jobs: fetched, kept in a cache, copied for each rank
     job_folders.py                       folders that go with jobs: manifests checked, contents written chunk by chunk
     leavings.py, results.py              what ranks leave: read as from strangers, brought to the scheduler
+    inside/                              ports of running jobs, for who dials them from elsewhere
     ports.py                             where rank 0 of a gang will listen for the others
     keeping.py keeper/ spool/            the keeper processes, which own the jobs and go on without the agent
     notices.py notice_delivery.py        what a job's --notify hears of its course

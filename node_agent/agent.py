@@ -23,6 +23,7 @@ from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.agent_state import REGISTERED, AgentState, now_in_words, write_agent_state
+from gpufleet.jobs.runs import RankKey
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import Target
 from gpufleet.net.status import from_rpc_error
@@ -35,7 +36,9 @@ from .core.actions import Order
 from .core.commands import (
     CheckFiles,
     ClearTroubles,
+    CloseChannel,
     OpenChannel,
+    OpenPort,
     ReadProgramLog,
     RefreshSamples,
     SetLogLevel,
@@ -51,6 +54,7 @@ from .credential import Credential
 from .file_checks import FileChecks
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
+from .inside.forwarding import Forwarding
 from .isolation import Isolating
 from .job_files import JobFiles
 from .keeper.client import Keepers
@@ -187,6 +191,7 @@ class NodeAgent:
             traces=node.traces,
         )
         self._channels = Channels(keepers)
+        self._forwarding = Forwarding(self._leader_of)
         self._keepers = keepers
         self._link = Link(
             node.addresses,
@@ -225,6 +230,11 @@ class NodeAgent:
     def live(self) -> Iterator[AttemptView]:
         """The attempts whose processes may run."""
         return self._duties.inventory.live()
+
+    def _leader_of(self, key: RankKey) -> int | None:
+        """The process id of a rank's leader, None when none runs here."""
+        view = self._duties.inventory[key]
+        return view.pid if isinstance(view, AttemptView) and view.phase.is_live else None
 
     def renew(self) -> None:
         """Register again, because the node's facts or labels have changed."""
@@ -277,6 +287,10 @@ class NodeAgent:
                 self._set_log_level(command.level)
             case OpenChannel():
                 self._channels.open(command)
+            case OpenPort():
+                self._forwarding.open(command)
+            case CloseChannel():
+                self._forwarding.close(command.channel_id)
             case TellWarning():
                 self._notices.warn(command)
             case Unknown():
@@ -364,6 +378,7 @@ class NodeAgent:
                 self._heartbeats.hold(stub, interval_s),
                 self._hold_output(stub),
                 self._channels.hold(stub),
+                self._forwarding.hold(stub),
                 self._files.hold(stub),
                 self._file_checks.hold(stub),
                 self._results.hold(stub),

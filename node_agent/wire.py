@@ -103,6 +103,11 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.TellWarning(
                 key=key_from_proto(told.key), number=told.number, kind=told.kind, sentence=told.sentence
             )
+        case "open_port":
+            port = message.open_port
+            return commands.OpenPort(port.channel_id, key_from_proto(port.key), port.port)
+        case "close_channel":
+            return commands.CloseChannel(message.close_channel.channel_id)
         case "open_channel":
             wanted = message.open_channel
             return commands.OpenChannel(wanted.channel_id, key_from_proto(wanted.key), wanted.writer)

@@ -25,6 +25,7 @@ from gpufleet.telemetry.metrics import Metrics
 from gpufleet.telemetry.spans import Telemetry
 
 from .api.fleet.agents import AgentService
+from .api.inside.tunnels import Tunnels
 from .api.output.channels import Channels
 from .api.output.program_logs import ProgramLogs
 from .api.roles import Authenticator
@@ -214,7 +215,7 @@ class Program:
             handlers=lambda: settings.now.handlers,
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
-        channels = Channels(self._links)
+        channels, tunnels = Channels(self._links), Tunnels(self._links)
         box.check(self._engine.view.durable.secrets.values())
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
         self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
@@ -228,6 +229,7 @@ class Program:
                 facts,
                 telemetry,
                 channels,
+                tunnels,
                 self._session_links,
                 self._series,
                 self._desk,
@@ -242,6 +244,7 @@ class Program:
                 self._outputs,
                 facts.version,
                 channels,
+                tunnels,
                 workers.nodes,
                 self._series.keep,
                 blobs,

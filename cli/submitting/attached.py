@@ -23,6 +23,8 @@ from ..following.core import SECOND_WITHIN_S, Interrupts, Meaning, TimeOuts
 from ..following.output import OutputFeed, OutputRequest, Writer
 from ..following.shell import FollowingEnd, follow
 from ..following.writers import Plain, Streams
+from ..inside.forwarding import Forwarding, leads_to
+from ..inside.ports import Listening
 from ..jobs.outcome import end_in_words, exit_code_of, has_ended
 from ..render.words import place
 from ..settings import Settings
@@ -33,14 +35,20 @@ from .tracing import Tracing, tracing
 CANCEL_REASON = "interrupted in gpuctl run"
 
 
-async def run_attached(settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts) -> int:
-    """Submit one job, follow it to its end and answer its exit code."""
+async def run_attached(
+    settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts, ports: Sequence[Listening] = ()
+) -> int:
+    """Submit one job, follow it to its end and answer its exit code. `ports` here lead to the job's meanwhile."""
     with tracing() as trace:
-        return await _run_attached(settings, request, limits, trace)
+        return await _run_attached(settings, request, limits, trace, ports)
 
 
 async def _run_attached(
-    settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts, trace: Tracing
+    settings: Settings,
+    request: scheduler_pb2.SubmitRequest,
+    limits: TimeOuts,
+    trace: Tracing,
+    ports: Sequence[Listening],
 ) -> int:
     async with connected_async(settings) as client:
         try:
@@ -54,7 +62,10 @@ async def _run_attached(
         session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
         for note in answer.notes:
             session.say(note)
-        code = await session.run()
+        async with Forwarding(client, answer.job.id, 0, session.say).serve(ports):
+            for each in ports:
+                session.say(leads_to(each, answer.job.id))
+            code = await session.run()
         if session.has_ended and request.specs[0].results:
             await _bring_back(settings, session, answer.job.id)
         return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,6 +90,10 @@ def run(
         Option("--stdin", "-i", help="Your standard input is the job's; on a terminal it has one, too. ~. detaches."),
     ] = False,
     shared_root: SharedRoot = None,
+    forward: Annotated[
+        list[str] | None,
+        Option("--forward", metavar="PORT[:LOCAL]", help="A port of the job at 127.0.0.1 here meanwhile; repeatable."),
+    ] = None,
 ) -> None:
     """Run a job and stay with it to its end.
 
@@ -110,7 +115,7 @@ def run(
         request.specs[0].input = input_mode()
         # What was typed is gone: a second run would wait for input that does not come again.
         request.specs[0].no_requeue = True
-    _attach(settings, request)
+    _attach(settings, request, forward or ())
 
 
 def _upload(
@@ -127,14 +132,16 @@ def _upload(
         upload_what_goes_along(settings, files or (), folder, request.specs[0], root)
 
 
-def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:
+def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest, forward: Sequence[str] = ()) -> None:
     import asyncio
 
+    from ..inside.ports import listening, read_ports
     from .attached import run_attached
     from .submission import refuse_many
 
     refuse_many(request)
-    raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs)))
+    with listening(read_ports(forward)) as ports:
+        raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs, ports)))
 
 
 submit.__dict__["command_class"] = run.__dict__["command_class"] = JobCommand

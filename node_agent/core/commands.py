@@ -178,6 +178,22 @@ class OpenChannel:
     writer: str
 
 
+@dataclass(frozen=True, slots=True)
+class OpenPort:
+    """Connect to a port of a rank, and dial CarryPort under this id."""
+
+    channel_id: str
+    key: RankKey
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseChannel:
+    """End the channel of this id at once."""
+
+    channel_id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellWarning:
     """Tell of a warning, the how-manieth of its attempt, whom the job's `--notify` names."""
@@ -213,6 +229,8 @@ Command = (
     | CheckFiles
     | SetLogLevel
     | OpenChannel
+    | OpenPort
+    | CloseChannel
     | TellWarning
     | Unknown
 )

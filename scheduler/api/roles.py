@@ -55,6 +55,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/SignalJob": PEOPLE | ITSELF,
     "Scheduler/RequeueJob": PEOPLE | ITSELF,
     "Scheduler/AttachJob": PEOPLE,
+    "Scheduler/ForwardPort": PEOPLE,
     "Scheduler/ListNodes": READERS | AGENTS,
     "Scheduler/ListWorkers": READERS,
     "Scheduler/ListDevices": READERS,
@@ -103,6 +104,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "NodeAgent/Heartbeat": AGENTS,
     "NodeAgent/ReportOutput": AGENTS,
     "NodeAgent/OpenChannel": AGENTS,
+    "NodeAgent/CarryPort": AGENTS,
     "NodeAgent/FetchBlob": AGENTS,
     "NodeAgent/StoreResults": AGENTS,
 }

@@ -1,5 +1,6 @@
 """What is served: Scheduler and NodeAgent, health, reflection; behind one interceptor."""
 
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ from .fleet.history import HistoryCalls
 from .fleet.nodes import NodeCalls
 from .fleet.tracking import TrackingCalls
 from .fleet.working import WorkCalls
+from .inside.entering import EnteringCalls
+from .inside.tunnels import Tunnels
 from .jobs.ended_jobs import EndedJobCalls
 from .jobs.files import FileCalls
 from .jobs.ingesting import IngestCalls
@@ -78,6 +81,7 @@ class SchedulerService(  # type: ignore[misc]
     FileCheckCalls,
     ResultCalls,
     SecretCalls,
+    EnteringCalls,
     scheduler_pb2_grpc.SchedulerServicer,
 ):
     """The Scheduler service."""
@@ -90,6 +94,7 @@ class SchedulerService(  # type: ignore[misc]
     facts: ServerFacts
     telemetry: Telemetry
     channels: Channels
+    tunnels: Tunnels
     session_links: SessionLinks
     series: AttemptSeries
     histories: HistoryQueries
@@ -109,6 +114,8 @@ class SchedulerService(  # type: ignore[misc]
         self.known_specs = KnownSpecs()
         self._arrays = {}
         self._streams = 0
+        self._told_entries = OrderedDict()
+        self._entered = Counter()
 
     @contextmanager
     def one_stream(self) -> Iterator[None]:

@@ -12,7 +12,21 @@ from ..state.events import Event
 from ..state.sessions import turns
 from ..state.sessions.events import SessionEvent
 from ..state.state import State
-from . import access, attempts, deadlines, gangs, gaps, jobs, membership, nodes, programs, secrets, sessions, updating
+from . import (
+    access,
+    attempts,
+    deadlines,
+    entries,
+    gangs,
+    gaps,
+    jobs,
+    membership,
+    nodes,
+    programs,
+    secrets,
+    sessions,
+    updating,
+)
 from .decision import NOTHING, Decision, together
 from .dependencies import with_consequences
 from .serving import renumbered
@@ -55,6 +69,8 @@ def decide(state: State, event: Event) -> Decision:
             return updating.on_update_requested(state, event)
         case events.SignalRequested():
             return jobs.on_signal_requested(state, event)
+        case events.EntryRequested():
+            return entries.on_entry_requested(state, event)
         case events.RequeueRequested():
             return jobs.on_requeue_requested(state, event)
         case events.NodeAnnounced():

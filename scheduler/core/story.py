@@ -107,6 +107,9 @@ def sentence(record: Record) -> str:
             return f"The output of {key} goes on."
         case records.SignalSent(job=job_id, by=by, signal=signal):
             return f"{by} sent signal {signal} to job {job_id}."
+        case records.JobEntered(job=job_id, by=by, attempt=number, port=port, command=command):
+            how = f"connected to port {port} of" if port else f"ran {command} in"
+            return f"{by} {how} attempt {job_id}/{number}."
         case records.NodeRegistered(node=node):
             devices = ", ".join(device.name for device in node.info.devices) or "no GPU"
             return f"Node {node.name} registered from {node.address or 'an unknown address'} with {devices}."
@@ -222,6 +225,8 @@ def tell(record: Record) -> str:
             return f"{name} {key} {'full' if is_full else 'goes on'}"
         case records.SignalSent(job=job_id, signal=signal):
             return f"{name} {job_id} {signal}"
+        case records.JobEntered(job=job_id, attempt=number, port=port, command=command):
+            return f"{name} {job_id}/{number} {port or command}"
         case records.NodeRegistered(node=node):
             return f"{name} {node.name}"
         case records.DeviceMarked(node=node_name, device=device):

@@ -112,6 +112,20 @@ class SignalRequested(OfJobs):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRequested:
+    """A person enters a job's running attempt: by a `port` that a process of it listens on, or, where that is 0, with a
+    `command` of their own.
+    """
+
+    at: Instant
+    by: UserName
+    job: JobId
+    attempt: int
+    port: int = 0
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueRequested(OfJobs):
     """A person wants jobs taken off their nodes and queued again."""
 
@@ -410,6 +424,7 @@ Event = (
     | BandRequested
     | UpdateRequested
     | SignalRequested
+    | EntryRequested
     | RequeueRequested
     | NodeAnnounced
     | InventoryReported

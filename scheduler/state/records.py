@@ -288,6 +288,16 @@ class SignalSent(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobEntered(OfJob):
+    """A person connected to a `port` of a running job, or, where that is 0, ran a `command` in it; for the story."""
+
+    by: UserName
+    attempt: int
+    port: int = 0
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistered:
     """A node joined, or joined again with other facts."""
 
@@ -501,6 +511,7 @@ Record = (
     | JobFinished
     | SpoolStateChanged
     | SignalSent
+    | JobEntered
     | NodeRegistered
     | NodeLost
     | NodeReturned

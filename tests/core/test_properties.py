@@ -22,6 +22,7 @@ from scheduler.state.events import (
     BandRequested,
     CancelRequested,
     DrainRequested,
+    EntryRequested,
     ForgetRequested,
     HoldRequested,
     JobsSubmitted,
@@ -194,6 +195,11 @@ class World:
         jobs = (self.job(a),)
         self.fleet.take_up(
             SignalRequested(at=self.fleet.now, by=ALICE, jobs=jobs, signal=10, request_id=request, request_digest="s")
+        )
+
+    def enter(self, a: int, b: int, c: int) -> None:
+        self.fleet.take_up(
+            EntryRequested(at=self.fleet.now, by=ALICE, job=self.job(a), attempt=1 + b % 3, port=c % 2, command="c")
         )
 
     # --- reports

@@ -28,6 +28,7 @@ from scheduler.state.events import (
     BandRequested,
     CancelRequested,
     DrainRequested,
+    EntryRequested,
     Event,
     ForgetRequested,
     HoldRequested,
@@ -282,6 +283,22 @@ class Transcript:
                 signal=number,
                 request_id=request,
                 request_digest=f"{jobs} {number}",
+            )
+        )
+
+    def enter(self, words: Words) -> list[str]:
+        """A person enters an attempt: `enter 1/1 8888`, or `enter 1/1 nvidia-smi`."""
+        how = words.positions.pop()
+        job, _, attempt = words.positions.pop().partition("/")
+        is_port = how.isdecimal()
+        return self.take_up(
+            EntryRequested(
+                at=self.fleet.now,
+                by=UserName("alice"),
+                job=JobId(int(job)),
+                attempt=int(attempt),
+                port=int(how) if is_port else 0,
+                command="" if is_port else how,
             )
         )
 
@@ -549,6 +566,7 @@ COMMANDS: dict[str, Command] = {
     "band": Transcript.band,
     "update": Transcript.update,
     "signal": Transcript.signal,
+    "enter": Transcript.enter,
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,
     "started": Transcript.started,

@@ -391,6 +391,12 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
         yield pb.StoreResultsResponse()
 
+    async def CarryPort(
+        self, request_iterator: AsyncIterator[pb.CarryPortRequest], context: Any
+    ) -> AsyncIterator[pb.CarryPortResponse]:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
+        yield pb.CarryPortResponse()
+
     async def FetchBlob(self, request: pb.FetchBlobRequest, context: Any) -> AsyncIterator[pb.FetchBlobResponse]:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
         yield pb.FetchBlobResponse()

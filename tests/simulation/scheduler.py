@@ -13,6 +13,7 @@ from gpufleet.v1 import node_agent_pb2
 
 from gpufleet.telemetry.spans import OFF
 from scheduler.api.fleet.agents import AgentService
+from scheduler.api.inside.tunnels import Tunnels
 from scheduler.api.output.channels import Channels
 from scheduler.api.roles import Authenticator, Caller, _caller
 from scheduler.api.sessions.joining import Joining
@@ -136,7 +137,13 @@ class SchedulerProcess:
         self.accounts = Accounts(world, disk.accounts, self.store, lambda: self.engine)
         self.accounts.begin()
         self.service = AgentService(
-            self.engine, self.links, self.hub, "1", Channels(self.links), world.worker_secrets.nodes
+            self.engine,
+            self.links,
+            self.hub,
+            "1",
+            Channels(self.links),
+            Tunnels(self.links),
+            world.worker_secrets.nodes,
         )
         self.sessions = SessionCalls()
         self.sessions.engine, self.sessions.session_links = self.engine, self.session_links

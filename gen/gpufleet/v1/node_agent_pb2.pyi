@@ -1624,6 +1624,62 @@ class OpenChannelCommand(_message.Message):
 Global___OpenChannelCommand: _TypeAlias = OpenChannelCommand  # noqa: Y015
 
 @_typing.final
+class OpenPortCommand(_message.Message):
+    """OpenPortCommand asks the agent to connect to a port of a rank and to dial CarryPort. Only a port that a process of this
+    very rank listens on is connected to.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """Id of the channel, named in the agent's call."""
+    port: _builtins.int
+    """The port, 1 to 65,535."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        key: Global___AttemptKey | None = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenPortCommand: _TypeAlias = OpenPortCommand  # noqa: Y015
+
+@_typing.final
+class CloseChannelCommand(_message.Message):
+    """CloseChannelCommand asks the agent to end a channel at once, also where what is under way to it is not taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """Id of the channel."""
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseChannelCommand: _TypeAlias = CloseChannelCommand  # noqa: Y015
+
+@_typing.final
 class TellWarning(_message.Message):
     """TellWarning asks to tell of a warning whom the job's --notify names. It is said again at the start of each stream, and
     what was told is not told again. That the time limit is near is told without it.
@@ -1688,6 +1744,8 @@ class HeartbeatResponse(_message.Message):
     TELL_WARNING_FIELD_NUMBER: _builtins.int
     SET_TIME_LIMIT_FIELD_NUMBER: _builtins.int
     CHECK_FILES_FIELD_NUMBER: _builtins.int
+    OPEN_PORT_FIELD_NUMBER: _builtins.int
+    CLOSE_CHANNEL_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
@@ -1769,6 +1827,14 @@ class HeartbeatResponse(_message.Message):
         """Check the shared folder, and how files come."""
 
     @_builtins.property
+    def open_port(self) -> Global___OpenPortCommand:
+        """Dial CarryPort."""
+
+    @_builtins.property
+    def close_channel(self) -> Global___CloseChannelCommand:
+        """End a channel."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -1796,13 +1862,15 @@ class HeartbeatResponse(_message.Message):
         tell_warning: Global___TellWarning | None = ...,
         set_time_limit: Global___SetTimeLimit | None = ...,
         check_files: Global___CheckFilesOnNode | None = ...,
+        open_port: Global___OpenPortCommand | None = ...,
+        close_channel: Global___CloseChannelCommand | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -2087,6 +2155,70 @@ class OpenChannelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenChannelResponse: _TypeAlias = OpenChannelResponse  # noqa: Y015
+
+@_typing.final
+class CarryPortRequest(_message.Message):
+    """CarryPortRequest is one message up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """The channel's id; in the first message, which says that the connection is there, or why not."""
+    problem: _builtins.str
+    """In the first message: one sentence on why there is no connection; empty when there is."""
+    reason: _builtins.str
+    """Beside a problem: the reason of the error table, such as PORT_NOT_OPEN."""
+    data: _builtins.bytes
+    """Bytes of the job's process, 256 KiB at most."""
+    is_end: _builtins.bool
+    """Whether no more bytes come from it."""
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "data", b"data", "is_end", b"is_end", "problem", b"problem", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryPortRequest: _TypeAlias = CarryPortRequest  # noqa: Y015
+
+@_typing.final
+class CarryPortResponse(_message.Message):
+    """CarryPortResponse is one message down."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Bytes for the job's process, 256 KiB at most."""
+    is_end: _builtins.bool
+    """Whether no more bytes come for it."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_end", b"is_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryPortResponse: _TypeAlias = CarryPortResponse  # noqa: Y015
 
 @_typing.final
 class FetchBlobRequest(_message.Message):

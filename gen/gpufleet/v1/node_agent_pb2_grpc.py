@@ -58,6 +58,11 @@ class NodeAgentStub:
                 request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.OpenChannelRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.OpenChannelResponse.FromString,
                 _registered_method=True)
+        self.CarryPort = channel.stream_stream(
+                '/gpufleet.v1.NodeAgent/CarryPort',
+                request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortResponse.FromString,
+                _registered_method=True)
         self.FetchBlob = channel.unary_stream(
                 '/gpufleet.v1.NodeAgent/FetchBlob',
                 request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobRequest.SerializeToString,
@@ -106,6 +111,14 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CarryPort(self, request_iterator, context):
+        """CarryPort is dialled by the agent after a command. It carries one connection to a port of a job. When the call ends
+        before both sides said is_end, the connection is reset.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchBlob(self, request, context):
         """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
         Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -144,6 +157,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     servicer.OpenChannel,
                     request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.OpenChannelRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.OpenChannelResponse.SerializeToString,
+            ),
+            'CarryPort': grpc.stream_stream_rpc_method_handler(
+                    servicer.CarryPort,
+                    request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortResponse.SerializeToString,
             ),
             'FetchBlob': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchBlob,
@@ -268,6 +286,33 @@ class NodeAgent:
             '/gpufleet.v1.NodeAgent/OpenChannel',
             gpufleet_dot_v1_dot_node__agent__pb2.OpenChannelRequest.SerializeToString,
             gpufleet_dot_v1_dot_node__agent__pb2.OpenChannelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CarryPort(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpufleet.v1.NodeAgent/CarryPort',
+            gpufleet_dot_v1_dot_node__agent__pb2.CarryPortRequest.SerializeToString,
+            gpufleet_dot_v1_dot_node__agent__pb2.CarryPortResponse.FromString,
             options,
             channel_credentials,
             insecure,

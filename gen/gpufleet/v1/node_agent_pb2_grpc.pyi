@@ -47,6 +47,10 @@ class NodeAgentStub:
     """ReportOutput carries output up in order and answers with the offsets that are synced to the store."""
     OpenChannel: _grpc.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]
     """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
+    CarryPort: _grpc.StreamStreamMultiCallable[_node_agent_pb2.CarryPortRequest, _node_agent_pb2.CarryPortResponse]
+    """CarryPort is dialled by the agent after a command. It carries one connection to a port of a job. When the call ends
+    before both sides said is_end, the connection is reset.
+    """
     FetchBlob: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
     Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -75,6 +79,10 @@ class NodeAgentAsyncStub(NodeAgentStub):
     """ReportOutput carries output up in order and answers with the offsets that are synced to the store."""
     OpenChannel: _aio.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]  # type: ignore[assignment]
     """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
+    CarryPort: _aio.StreamStreamMultiCallable[_node_agent_pb2.CarryPortRequest, _node_agent_pb2.CarryPortResponse]  # type: ignore[assignment]
+    """CarryPort is dialled by the agent after a command. It carries one connection to a port of a job. When the call ends
+    before both sides said is_end, the connection is reset.
+    """
     FetchBlob: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]  # type: ignore[assignment]
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
     Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -124,6 +132,16 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.OpenChannelResponse], _abc.AsyncIterator[_node_agent_pb2.OpenChannelResponse]]:
         """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
+
+    @_abc_1.abstractmethod
+    def CarryPort(
+        self,
+        request_iterator: _MaybeAsyncIterator[_node_agent_pb2.CarryPortRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.CarryPortResponse], _abc.AsyncIterator[_node_agent_pb2.CarryPortResponse]]:
+        """CarryPort is dialled by the agent after a command. It carries one connection to a port of a job. When the call ends
+        before both sides said is_end, the connection is reset.
+        """
 
     @_abc_1.abstractmethod
     def FetchBlob(

@@ -1544,6 +1544,98 @@ class AttachJobResponse(_message.Message):
 Global___AttachJobResponse: _TypeAlias = AttachJobResponse  # noqa: Y015
 
 @_typing.final
+class ForwardedPort(_message.Message):
+    """ForwardedPort names a port of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """The job's id."""
+    port: _builtins.int
+    """The port, 1 to 65,535."""
+    rank: _builtins.int
+    """Of a job on several nodes, the rank whose port it is; 0 by default."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        port: _builtins.int = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "port", b"port", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardedPort: _TypeAlias = ForwardedPort  # noqa: Y015
+
+@_typing.final
+class ForwardPortRequest(_message.Message):
+    """ForwardPortRequest is one message up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Bytes for the job's process, 256 KiB at most."""
+    is_end: _builtins.bool
+    """Whether no more bytes come; those of the other direction go on."""
+    @_builtins.property
+    def target(self) -> Global___ForwardedPort:
+        """What to connect to; in the first message."""
+
+    def __init__(
+        self,
+        *,
+        target: Global___ForwardedPort | None = ...,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_end", b"is_end", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardPortRequest: _TypeAlias = ForwardPortRequest  # noqa: Y015
+
+@_typing.final
+class ForwardPortResponse(_message.Message):
+    """ForwardPortResponse is one message down."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """In the first message: the attempt whose process has been connected to, from 1."""
+    data: _builtins.bytes
+    """Bytes of the job's process, 256 KiB at most."""
+    is_end: _builtins.bool
+    """Whether no more bytes come; those of the other direction go on."""
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "data", b"data", "is_end", b"is_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardPortResponse: _TypeAlias = ForwardPortResponse  # noqa: Y015
+
+@_typing.final
 class ListNodesRequest(_message.Message):
     """ListNodesRequest asks for a page of nodes."""
 

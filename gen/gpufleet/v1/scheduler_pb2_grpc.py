@@ -111,6 +111,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.AttachJobRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.AttachJobResponse.FromString,
                 _registered_method=True)
+        self.ForwardPort = channel.stream_stream(
+                '/gpufleet.v1.Scheduler/ForwardPort',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortResponse.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListNodes',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
@@ -434,6 +439,15 @@ class SchedulerServicer:
     def AttachJob(self, request_iterator, context):
         """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
         a time. When the caller sends no more, the job keeps its input and the output goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForwardPort(self, request_iterator, context):
+        """ForwardPort connects to a TCP port that a process of a running job listens on, at the loopback address of its node: one
+        call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
+        no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -828,6 +842,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.AttachJob,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.AttachJobRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.AttachJobResponse.SerializeToString,
+            ),
+            'ForwardPort': grpc.stream_stream_rpc_method_handler(
+                    servicer.ForwardPort,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortResponse.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -1429,6 +1448,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/AttachJob',
             gpufleet_dot_v1_dot_scheduler__pb2.AttachJobRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.AttachJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForwardPort(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpufleet.v1.Scheduler/ForwardPort',
+            gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortResponse.FromString,
             options,
             channel_credentials,
             insecure,

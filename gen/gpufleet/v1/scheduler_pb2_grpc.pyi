@@ -74,6 +74,11 @@ class SchedulerStub:
     """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
     a time. When the caller sends no more, the job keeps its input and the output goes on.
     """
+    ForwardPort: _grpc.StreamStreamMultiCallable[_scheduler_pb2.ForwardPortRequest, _scheduler_pb2.ForwardPortResponse]
+    """ForwardPort connects to a TCP port that a process of a running job listens on, at the loopback address of its node: one
+    call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
+    no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+    """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]
     """ListNodes lists the nodes with their devices."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListWorkersRequest, _status_pb2.ListWorkersResponse]
@@ -218,6 +223,11 @@ class SchedulerAsyncStub(SchedulerStub):
     AttachJob: _aio.StreamStreamMultiCallable[_scheduler_pb2.AttachJobRequest, _scheduler_pb2.AttachJobResponse]  # type: ignore[assignment]
     """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
     a time. When the caller sends no more, the job keeps its input and the output goes on.
+    """
+    ForwardPort: _aio.StreamStreamMultiCallable[_scheduler_pb2.ForwardPortRequest, _scheduler_pb2.ForwardPortResponse]  # type: ignore[assignment]
+    """ForwardPort connects to a TCP port that a process of a running job listens on, at the loopback address of its node: one
+    call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
+    no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]  # type: ignore[assignment]
     """ListNodes lists the nodes with their devices."""
@@ -444,6 +454,17 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.AttachJobResponse], _abc.AsyncIterator[_scheduler_pb2.AttachJobResponse]]:
         """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
         a time. When the caller sends no more, the job keeps its input and the output goes on.
+        """
+
+    @_abc_1.abstractmethod
+    def ForwardPort(
+        self,
+        request_iterator: _MaybeAsyncIterator[_scheduler_pb2.ForwardPortRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.ForwardPortResponse], _abc.AsyncIterator[_scheduler_pb2.ForwardPortResponse]]:
+        """ForwardPort connects to a TCP port that a process of a running job listens on, at the loopback address of its node: one
+        call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
+        no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
         """
 
     @_abc_1.abstractmethod

@@ -44,6 +44,7 @@ from ...wire.validate_reports import (
     stream_of,
 )
 from ..answers import Calls, reply_of
+from ..inside.tunnels import Tunnels
 from ..long_streams import first_of, let_end, write_all
 from ..output.attaching import serve_channel
 from ..output.channels import Channels
@@ -70,6 +71,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     _outputs: OutputHub
     _version: str
     _channels: Channels
+    _tunnels: Tunnels
     _tokens: NodeTokens
     _keep_series: Callable[[RankKey, bytes], None] = lambda key, payload: None
     _blobs: BlobStore | None = None
@@ -328,6 +330,12 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         async with aclosing(store_results(self._engine, self._blobs, first, request_iterator)) as answers:
             async for answer in answers:
                 yield answer
+
+    async def CarryPort(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[node_agent_pb2.CarryPortRequest], context: Any
+    ) -> None:
+        """One connection to a port of a job."""
+        await self._tunnels.serve(request_iterator, context)
 
     async def FetchBlob(
         self, request: node_agent_pb2.FetchBlobRequest, context: Any

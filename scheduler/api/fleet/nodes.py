@@ -82,6 +82,7 @@ AUDITED = (
     "AttemptStopping",
     "JobFinished",
     "SignalSent",
+    "JobEntered",
 )
 """Records that a person may have caused; those without a person are left out."""
 

@@ -1,0 +1,70 @@
+"""`gpuctl forward`: stay until the job has ended or somebody leaves, whatever else goes away meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import webbrowser
+from collections.abc import Sequence
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+
+from ..async_client import connected_async
+from ..errors import INTERRUPTED
+from ..following.job_updates import Ends
+from ..following.shell import follow
+from ..jobs.outcome import end_in_words, has_ended
+from ..quitting import Left, until_told_to_leave
+from ..screen import say
+from ..settings import Settings
+from .forwarding import Forwarding, leads_to
+from .ports import HERE, Listening, Pair, listening
+
+
+async def forward_ports(settings: Settings, job_id: int, pairs: Sequence[Pair], *, rank: int, opens: bool) -> int:
+    """Forward these ports; answers the exit code, 0 at the job's end and where Ctrl-C ends it."""
+    ended: list[job_pb2.Job] = []
+    async with connected_async(settings) as client:
+        job = (await client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id))).job
+        if has_ended(job):
+            raise GpufleetError(
+                Reason.JOB_FINISHED, f"job {job_id} has ended", next_step=f"See how it did with: gpuctl job {job_id}"
+            )
+        ends = Ends(client, [job_id], ended.append)
+        forwarding = Forwarding(client, job_id, rank, say)
+
+        async def stay(ports: Sequence[Listening]) -> None:
+            opening = asyncio.create_task(_open_browser(forwarding, ports[0])) if opens else None
+            try:
+                await follow(ends.feed, settings.time_outs.without_end(), client.translated, on_cut_off=_tell_cut_off)
+            finally:
+                if opening is not None:
+                    opening.cancel()
+                    await asyncio.gather(opening, return_exceptions=True)
+
+        with listening(pairs) as ports:
+            async with forwarding.serve(ports):
+                for each in ports:
+                    say(f"{leads_to(each, job_id)}; Ctrl-C ends it, and the job goes on")
+                try:
+                    await until_told_to_leave(stay(ports))
+                except Left as left:
+                    return 0 if left.code == INTERRUPTED else left.code
+    say(end_in_words(ended[0]) if ended else f"job {job_id} has ended")
+    return 0
+
+
+async def _open_browser(forwarding: Forwarding, port: Listening) -> None:
+    """Open one as soon as the job answers."""
+    address = f"http://{HERE}:{port.local}/"
+    try:
+        await forwarding.until_answers(port.port)
+        if not await asyncio.to_thread(webbrowser.open, address):
+            say(f"no browser could be opened; the address is {address}")
+    except GpufleetError as problem:
+        say(f"port {port.port}: {problem.message}")
+
+
+def _tell_cut_off(is_cut_off: bool) -> None:
+    say("the scheduler is away; the ports here stay" if is_cut_off else "the scheduler is back")

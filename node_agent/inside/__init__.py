@@ -1,0 +1,8 @@
+"""What people reach inside running jobs from elsewhere: ports of theirs.
+
+    scheduler ── OpenPortCommand ──▶ forwarding.py ── CarryPort ──▶ scheduler
+                                          └── 127.0.0.1:PORT ──▶ a process of the job
+
+Read `forwarding.py` first. `listening.py` says whose a port is: what another job or the node itself listens on is never
+connected to, whoever asks.
+"""

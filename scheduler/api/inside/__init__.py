@@ -1,0 +1,7 @@
+"""The Scheduler service, the part about what people reach inside running jobs: ports of theirs.
+
+    person ═ForwardPort═▶ entering.py ── tunnels.py ◀═CarryPort═ agent
+
+Read `tunnels.py` first: what is asked of an agent, and how bytes pass. `entering.py` has who may, and the call. Bytes
+pass as they are, one message at a time, and nothing is kept: HTTP/2 stops each stream for itself.
+"""

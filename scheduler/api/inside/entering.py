@@ -1,0 +1,143 @@
+"""The Scheduler service: people who reach into running jobs. Each method is one RPC.
+
+The owner of a job and admins may, and who is let in is written down in the job's story before the first byte passes.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from gpufleet.v1 import node_agent_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.net.carrying import PIECE_BYTES_MAX, PORT_MAX
+
+from ...state import events
+from ...state.ids import JobId, NodeName, RankKey, UserName
+from ...state.jobs import Finished, Job
+from ...watching import ChangeHub
+from ..answers import reply_of
+from ..jobs.finding import JobsFound
+from ..jobs.starting import until_started
+from ..long_streams import first_of
+from ..roles import caller
+from .tunnels import AgentSide, Direction, Tunnels, relay
+
+START_SECONDS_MAX = 30.0
+"""How long a caller may take to say what it wants to reach."""
+
+START_WAIT_SECONDS_MAX = 10.0
+"""How long a call waits for a job that is being started."""
+
+CONNECTIONS_OF_USER_MAX = 256
+"""Calls into jobs that one person may have open at once; a browser opens six to a page."""
+
+ENTRIES_REMEMBERED = 10_000
+"""Who connected to which port of which attempt is told once; of more than so many it is told again."""
+
+Request = scheduler_pb2.ForwardPortRequest
+Response = scheduler_pb2.ForwardPortResponse
+Entry = tuple[RankKey, UserName, int]
+
+
+class EnteringCalls(JobsFound):
+    """What people reach inside jobs."""
+
+    changes: ChangeHub
+    tunnels: Tunnels
+    one_stream: Callable[[], AbstractContextManager[None]]
+    _told_entries: OrderedDict[Entry, None]
+    _entered: Counter[UserName]
+
+    async def ForwardPort(self, request_iterator: AsyncIterator[Request], context: Any) -> None:
+        """A connection to a port of a running job."""
+        first = await first_of(request_iterator, START_SECONDS_MAX)
+        if first is None or not first.target.job_id:
+            raise invalid("target.job_id", "is not set", next_step="give a job's id, such as 41")
+        target = first.target
+        if not 1 <= target.port <= PORT_MAX:
+            raise invalid("target.port", f"is {target.port}; it must be 1 to {PORT_MAX:,}")
+        job = await self.find(target.job_id)
+        self.check_owner(job)
+        self.check_has_output(job)
+        with self._one_of(caller().user), self.one_stream():
+            node, key = await self._place(job, target.rank, "target.rank")
+            async with self.tunnels.to_port(node, key, target.port) as side:
+                await self._write_down(key, port=target.port)
+                await context.write(Response(attempt=key.attempt))
+                await _relay_port(request_iterator, context, side)
+
+    @contextmanager
+    def _one_of(self, user: UserName) -> Iterator[None]:
+        """Count a call for as long as it is served. Errors: TOO_MANY_STREAMS."""
+        if self._entered[user] >= CONNECTIONS_OF_USER_MAX:
+            raise GpufleetError(
+                Reason.TOO_MANY_STREAMS,
+                f"{user} has {CONNECTIONS_OF_USER_MAX} connections into jobs open",
+                next_step="close some, or try again later",
+                retry_after_s=1.0,
+            )
+        self._entered[user] += 1
+        try:
+            yield
+        finally:
+            self._entered[user] -= 1
+            if not self._entered[user]:
+                del self._entered[user]
+
+    async def _place(self, job: Job, rank: int, field: str) -> tuple[NodeName, RankKey]:
+        """Where a rank of the job's running attempt is. Errors: JOB_FINISHED, JOB_NOT_RUNNING, INVALID_ARGUMENT."""
+        await until_started(self.engine, self.changes, job.id, START_WAIT_SECONDS_MAX)
+        present = self.engine.view.durable.jobs.get(job.id)
+        if present is None or isinstance(present.state, Finished):
+            raise GpufleetError(
+                Reason.JOB_FINISHED, f"job {job.id} has ended", next_step=f"see how with: gpuctl job {job.id}"
+            )
+        attempt = present.attempt
+        if attempt is None:
+            raise _not_running(f"job {job.id} has no running process yet", job.id)
+        if not 0 <= rank < len(attempt.ranks):
+            raise invalid(field, f"is {rank}; job {job.id} has {len(attempt.ranks)}, counted from 0")
+        place = attempt.ranks[rank]
+        if place.started_at is None or place.exit is not None:
+            raise _not_running(f"no process of rank {rank} of job {job.id} runs now", job.id)
+        return place.placement.node, attempt.keys(job.id)[rank]
+
+    async def _write_down(self, key: RankKey, port: int = 0, command: str = "") -> None:
+        """Have it stored that the caller is let in; that they come again by a port is not told again."""
+        entry = key, caller().user, port
+        if port and entry in self._told_entries:
+            self._told_entries.move_to_end(entry)
+            return
+        event = events.EntryRequested(
+            at=self.engine.now(), by=caller().user, job=key.job, attempt=key.attempt, port=port, command=command
+        )
+        await reply_of(self.engine.request(event))
+        if port:
+            self._told_entries[entry] = None
+            while len(self._told_entries) > ENTRIES_REMEMBERED:
+                self._told_entries.popitem(last=False)
+
+
+async def _relay_port(requests: AsyncIterator[Request], context: Any, side: AgentSide) -> None:
+    async def up(request: Request) -> bool:
+        if request.HasField("target"):
+            raise invalid("target", "belongs into the first message only")
+        if len(request.data) > PIECE_BYTES_MAX:
+            raise invalid("data", f"holds {len(request.data):,} bytes; at most {PIECE_BYTES_MAX:,} a message")
+        await side.context.write(node_agent_pb2.CarryPortResponse(data=request.data, is_end=request.is_end))
+        return not request.is_end
+
+    async def down(message: node_agent_pb2.CarryPortRequest) -> bool:
+        await context.write(Response(data=message.data, is_end=message.is_end))
+        return not message.is_end
+
+    from_person = Direction(lambda: anext(requests, None), up)
+    await relay(side, from_person, Direction(lambda: anext(side.requests, None), down))
+
+
+def _not_running(message: str, job_id: JobId) -> GpufleetError:
+    return GpufleetError(
+        Reason.JOB_NOT_RUNNING, message, next_step=f"see what it waits for with: gpuctl explain {job_id}"
+    )
