@@ -203,6 +203,7 @@ class NodeAgent:
         )
         self._refreshing: asyncio.Task[None] | None = None
         self._to_clear: set[str] = set()
+        self._forgotten: tuple[AttemptView, ...] | None = None
 
     async def run(self) -> None:
         """Be the agent until cancelled; raises what makes going on impossible."""
@@ -245,7 +246,13 @@ class NodeAgent:
     def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
         """Everything that the node knows."""
         return wire.inventory_to_proto(
-            self._duties.inventory, self._boot_id, self._info(), now_us, self._usages.of, self._files.runs_of
+            self._duties.inventory,
+            self._boot_id,
+            self._info(),
+            now_us,
+            self._usages.of,
+            self._files.runs_of,
+            self._forgotten,
         )
 
     def beat(self) -> node_agent_pb2.Beat:
@@ -372,6 +379,7 @@ class NodeAgent:
     async def _hold(self, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.HasField("command_valid_for"):
             self._command_valid_for_us = answer.command_valid_for.ToMicroseconds()
+        self._forgotten = await self._keepers.forgotten() if answer.asks_for_all else None
         interval_s = answer.heartbeat_interval.ToMicroseconds() / 1e6 or BEAT_SECONDS
         try:
             await until_first(

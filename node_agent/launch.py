@@ -30,6 +30,7 @@ from .isolation import Isolating
 from .keeper.linux import boottime_us
 from .limits import Limiting
 from .machine import Machine, reading_of
+from .origins import noted_origin
 from .ports import PORT_MAX
 from .traces import noted
 from .usage import note_of
@@ -149,6 +150,7 @@ class Launcher:
             heartbeat_sent_us=heartbeat_sent_us,
             spool_bytes=self._spool_bytes(),
             note=note_of(command.expectations.device_uuids, devices, command.sampling_us)
+            + noted_origin(command.origin)
             + (noted(traceparent) if is_traced else ""),
         )
 

@@ -57,11 +57,12 @@ KEPT_EVERY_SECONDS, KEPT_EVERY_SECONDS_EACH = 10.0, 0.2
 KEPT_PER_TICK_MAX = 8
 """Sums that are written down at one tick, those first whose turn has come for longest."""
 
-NOTED_UUIDS_CHARS_MAX = 6_000
-"""Within the keeper's bound of a note. Some 140 real GPUs fit; only of virtual ones may there be more."""
+NOTED_UUIDS_CHARS_MAX = 1_500
+"""Within the keeper's bound of a note, beside an origin. Some 35 real GPUs fit; more are noted by their indices."""
 
 NOTE = re.compile(
-    r"(uuids=(?P<uuids>[^ ]*)|devices=(?P<indices>[0-9,]*)) sampling_us=(?P<sampling_us>[0-9]*)( trace=.*)?"
+    r"(uuids=(?P<uuids>[^ ]*)|devices=(?P<indices>[0-9,]*)) sampling_us=(?P<sampling_us>[0-9]*)"
+    r"( origin=[^ ]*)?( trace=.*)?"
 )
 """The note of a launch, for the next start of the agent: its devices, and how often they are read.
 

@@ -6,7 +6,7 @@ Ages and spans are what goes up, never times: the clocks of two machines are not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -22,6 +22,7 @@ from gpufleet.jobs.run_protos import (
     runs_to_proto,
 )
 from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, FileRun, NodeCause, RankKey, StopCause
+from gpufleet.net.limits import MESSAGE_BYTES_MAX
 from gpufleet.text.units import format_size
 
 from .core import commands, inventory
@@ -30,9 +31,13 @@ from .core.attempt import Limits
 from .core.expectations import Expectations
 from .core.launch import InputFile, InputFolder, Process
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
+from .origins import origin_of
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
 STREAMS_BY_NUMBER = {number: stream for stream, number in STREAMS.items()}
+
+FORGOTTEN_BYTES_MAX = MESSAGE_BYTES_MAX // 2
+"""Of forgotten attempts the newest are told that fit into so much; the rest of an inventory needs less."""
 
 _FULL = {
     FullReason.BOUND: "as much output as a node keeps of one attempt waits to be stored",
@@ -122,9 +127,19 @@ def inventory_to_proto(
     now_us: int,
     usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None] = lambda key: None,
     runs_of: Callable[[RankKey], tuple[FileRun, ...]] = lambda key: (),
+    forgotten: Iterable[AttemptView] | None = None,
 ) -> node_agent_pb2.Inventory:
-    """Everything that the node knows; `usage_of` tells what a rank used that has ended, `runs_of` how files came."""
+    """Everything that the node knows; `usage_of` tells what a rank used that has ended, `runs_of` how files came.
+
+    Where the scheduler asks for all, `forgotten` are those of which only tombstones are left, the newest first, and
+    origins are told.
+    """
+    entries = tuple(entries)
     told = [_entry(entry, now_us, usage_of, runs_of) for entry in entries]
+    if forgotten is not None:
+        for message, entry in zip(told, entries, strict=True):
+            message.origin = origin_of(entry.note) if isinstance(entry, AttemptView) else ""
+        told += _forgotten(forgotten, {entry.key for entry in entries}, now_us, usage_of)
     return node_agent_pb2.Inventory(entries=told, boot_id=boot_id, info=info)
 
 
@@ -225,6 +240,26 @@ def _entry(
             )
 
 
+def _forgotten(
+    views: Iterable[AttemptView],
+    known: Container[RankKey],
+    now_us: int,
+    usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None],
+) -> Iterator[node_agent_pb2.InventoryEntry]:
+    """What is told of those of which only tombstones are left, as many as go into a message."""
+    size_bytes = 0
+    for view in views:
+        if view.key in known or view.end is None:
+            continue
+        message = _entry(view, now_us, usage_of, lambda key: ())
+        message.origin = origin_of(view.note)
+        message.is_forgotten = True
+        size_bytes += message.ByteSize()
+        if size_bytes > FORGOTTEN_BYTES_MAX:
+            return
+        yield message
+
+
 def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
     return commands.LaunchAttempt(
         key=key_from_proto(launch.key),
@@ -260,6 +295,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         folder=_folder(launch.folder) if launch.HasField("folder") else None,
         results=tuple(launch.results),
         secret_variables=frozenset(launch.secret_variables),
+        origin=launch.origin,
     )
 
 

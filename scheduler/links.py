@@ -166,7 +166,7 @@ class Links:
     """All connections; the engine's AgentLink.
 
     `environment` is what a launch tells beside what its job says. Where it raises, the launch does not leave, and
-    `refuse` is told why, in the place of the node.
+    `refuse` is told why, in the place of the node. `origin` is what it says of its job.
     """
 
     def __init__(
@@ -174,10 +174,12 @@ class Links:
         telemetry: Telemetry,
         environment: Callable[[LaunchAttempt], Mapping[str, str]] = lambda launch: {},
         refuse: Callable[[LaunchAttempt, GpufleetError], None] = lambda launch, problem: None,
+        origin: Callable[[LaunchAttempt], str] = lambda launch: "",
     ) -> None:
         self._telemetry = telemetry
         self._environment = environment
         self._refuse = refuse
+        self._origin = origin
         self._connections: dict[NodeName, AgentStream] = {}
         self._requests = itertools.count(1)
         self._streams = itertools.count(1)
@@ -222,6 +224,7 @@ class Links:
 
     def _complete(self, launch: LaunchAttempt, told: node_agent_pb2.Launch) -> None:
         told.env.update(self._environment(launch))
+        told.origin = self._origin(launch)
         with self._telemetry.span("launch", parent=launch.spec.trace_context, node=launch.node) as span:
             told.trace_context = span.traceparent
 

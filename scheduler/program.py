@@ -179,7 +179,7 @@ class Program:
             own = workers.environment(launch) | workers.jobs.environment(launch)
             return box.environment(launch, self._engine.view.durable.secrets) | own
 
-        self._links = Links(telemetry, environment, self._refuse_launch)
+        self._links = Links(telemetry, environment, self._refuse_launch, workers.origins.text)
         self._session_links = SessionLinks(self._clock.now, workers)
         self._engine = Engine(
             self._store,
@@ -249,6 +249,7 @@ class Program:
                 self._series.keep,
                 blobs,
                 self._recorder.take_beat,
+                workers.origins,
             ),
             authenticator,
             settings.now.limits.message_bytes_max,

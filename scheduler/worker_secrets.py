@@ -17,6 +17,7 @@ from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_VARIABLE
 from .job_tokens import JobTokens
 from .key_files import read_or_make_key
 from .node_tokens import NodeTokens
+from .origins import Origins
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
 from .state.ids import RankKey
@@ -30,13 +31,15 @@ TOKEN_ID_PREFIX = "worker-"
 class WorkerSecrets:
     """Makes the secrets of each attempt from one key. `key` is for tests; by default it is new.
 
-    `jobs` makes the tokens that jobs have of themselves, `nodes` the credentials of nodes, of the same key.
+    `jobs` makes the tokens that jobs have of themselves, `nodes` the credentials of nodes, and `origins` what
+    launches say of their jobs, of the same key.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = secrets.token_bytes(SECRET_BYTES) if key is None else key
         self.jobs = JobTokens(self._key)
         self.nodes = NodeTokens(self._key)
+        self.origins = Origins(self._key)
 
     def ticket_secret(self, key: RankKey) -> bytes:
         """What signs the tickets of this attempt's worker, which is its rank 0."""

@@ -27,7 +27,7 @@ class LaunchAttempt:
     process is kept from using more only by who may make control groups, and an agent needs no such right. `files` and
     what is in `folder` lie in a folder of its own before it starts; where its process has no `cwd`, that is its
     working directory. `results` of it are brought to the scheduler when it has ended. What `secret_variables` hold is
-    for the process alone.
+    for the process alone. `origin` is the scheduler's word about the attempt, kept with it.
     """
 
     key: RankKey
@@ -48,6 +48,7 @@ class LaunchAttempt:
     folder: InputFolder | None = None
     results: tuple[str, ...] = ()
     secret_variables: frozenset[str] = frozenset()
+    origin: str = ""
 
     @property
     def has_files(self) -> bool:

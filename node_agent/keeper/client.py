@@ -174,6 +174,10 @@ class Keepers:
             self._owners.update({key: view.keeper_id for key, view in views.items()})
             return tuple(views[key] for key in sorted(views))
 
+    async def forgotten(self) -> tuple[AttemptView, ...]:
+        """Answer every tombstone that this node has, the newest first."""
+        return await asyncio.to_thread(records.tombstones_on_disk, self._state)
+
     async def set_fence(self, heartbeat_sent_us: int) -> None:
         """Tell when (CLOCK_BOOTTIME) the newest acknowledged heartbeat was sent: fences count from it."""
         self._roster.newest_heartbeat_us = heartbeat_sent_us

@@ -178,6 +178,14 @@ def view_on_disk(state: StateDir, key: RankKey) -> AttemptView | None:
     return None if record is None else view_of(record, phase_of(record), state)
 
 
+def tombstones_on_disk(state: StateDir) -> tuple[AttemptView, ...]:
+    """Answer what is left of forgotten attempts, the newest first."""
+    with os.scandir(state.ended) as entries:
+        names = [name for _, name in sorted(((each.stat().st_ctime_ns, each.name) for each in entries), reverse=True)]
+    found = (_read_file(state.ended / name, name) for name in names)
+    return tuple(view_of(record, AttemptPhase.FORGOTTEN, state) for record in found if record is not None)
+
+
 def phase_of(record: Record) -> AttemptPhase:
     """Answer where an attempt stands as far as its record tells."""
     if record.end is None:

@@ -42,6 +42,8 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         array=job.array,
         index=None if job.array is None else index_of(state.durable.jobs[job.array], job),
         shared_root=_root_of(state, placement.node) if job.spec.files else "",
+        submitted_at=job.submitted_at,
+        placed_at=attempt.placed_at,
     )
     return PrepareAttempt(launch=launch) if attempt.is_gang else launch
 

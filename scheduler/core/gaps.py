@@ -8,7 +8,7 @@ from ..policy.gap import is_over
 from ..state.events import Event, InventoryReported, RankExited, RankRefused, SchedulerStarted
 from ..state.gap import Gap
 from ..state.ids import JobId
-from ..state.records import GapAccepted, GapClosed, GapToldOf, NumbersRaised, Record
+from ..state.records import AttemptFound, GapAccepted, GapClosed, GapToldOf, NumbersRaised, Record
 from ..state.state import State
 from ..state.units import Instant
 from .decision import NOTHING, Decision
@@ -25,17 +25,22 @@ def on_scheduler_started(state: State, event: SchedulerStarted) -> Decision:
         raised = NumbersRaised(at=event.at, next_job=next_job, next_session=next_session, reason=event.gap)
         records.append(raised)
     awaited = tuple(sorted(state.durable.nodes))
-    gap = Gap(at=event.at, reason=event.gap, jobs_below=JobId(counters.next_job), awaited=awaited)
+    jobs_from = JobId(max(event.jobs_above + 1, counters.next_job))
+    below = JobId(counters.next_job)
+    gap = Gap(at=event.at, reason=event.gap, jobs_below=below, jobs_from=jobs_from, awaited=awaited)
     return Decision(records=(*records, GapAccepted(at=event.at, gap=gap)))
 
 
-def told_by(state: State, event: Event) -> Decision:
+def told_by(state: State, event: Event, decision: Decision) -> Decision:
     """That a node has told what it runs, and runs nothing that the store lacks: by its inventory, or an end of that."""
     gap = state.durable.gap
     if gap is None or gap.is_closed or not isinstance(event, InventoryReported | RankExited | RankRefused):
         return NOTHING
     live = state.live.nodes.get(event.node)
-    if event.node not in gap.awaited or live is None or not live.has_inventory or live.lingering:
+    if event.node not in gap.awaited or live is None or not live.has_inventory:
+        return NOTHING
+    found = {key for each in decision.records if isinstance(each, AttemptFound) for key in each.attempt.keys(each.job)}
+    if live.lingering - found:
         return NOTHING
     return Decision(records=(GapToldOf(at=event.at, node=event.node),))
 

@@ -45,6 +45,7 @@ from ..state.units import Instant
 from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
+from .found import found_by
 from .live_ranks import jobs_on
 from .membership import admitted, no_such_node, owner_of, refusal_to_join, use_of_token, with_owner
 from .updating import limit_again
@@ -159,16 +160,19 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
         return refused(
             "CONFLICT", f"a newer stream of this agent has told what node {event.node!r} knows", field="inventory"
         )
-    seen = dict(event.entries)
+    seen, forgotten = dict(event.entries), dict(event.forgotten)
     decisions: list[Decision] = []
     if node.is_lost:
         decisions.append(Decision(records=(NodeReturned(at=event.at, node=node.name),)))
     for key in sorted(state.durable.hold(event.node).ranks):
         job = state.durable.jobs[key.job]
         assert job.attempt is not None
-        decisions.append(_bring_together(state, event, job, job.attempt, key, seen.pop(key, None)))
+        told = seen.pop(key, None) or forgotten.pop(key, None)
+        decisions.append(_bring_together(state, event, job, job.attempt, key, told))
     decisions.append(Decision(records=tuple(_without_those_of_an_old_boot(state, node, event))))
-    decisions.append(Decision(commands=tuple(_unexpected(event.node, key, what) for key, what in seen.items())))
+    found = found_by(state, event, seen, forgotten)
+    unexpected = (_unexpected(event.node, key, what) for key, what in seen.items() if key not in found.kept)
+    decisions.extend((found.decision, Decision(commands=tuple(unexpected))))
     return together(*decisions)
 
 

@@ -12,7 +12,7 @@ from ..state import commands, records
 from ..state.attempts import AllocationMethod, Attempt, Placement, RankExit
 from ..state.commands import Command
 from ..state.ids import JobId, UserName
-from ..state.jobs import Deferred, Divided, Held, Job
+from ..state.jobs import Deferred, Divided, Finished, Held, Job
 from ..state.records import Record
 from ..state.sessions.records import SessionRecord
 from ..state.shares import share_text
@@ -158,6 +158,15 @@ def sentence(record: Record) -> str:
                 f"What became of job {job_id} before the store was put back, at {begin_text(cut_at)}, is not known,"
                 " and no node has told of it; it is placed."
             )
+        case records.AttemptFound(job=job_id, attempt=attempt, exit=exit_):
+            node = attempt.ranks[0].placement.node
+            does = "runs" if exit_ is None else "has ended"
+            return (
+                f"Node {node} has told that attempt {job_id}/{attempt.number} {does}, which the store lacked"
+                " when it was put back; it counts."
+            )
+        case records.JobFound(job=job):
+            return f"A node has told of job {job.id} of {job.user}, which the store lacks; it is kept as it was found."
         case records.GapClosed():
             return "No job waits any more for what the store lacks."
         case records.SecretSet(secret=secret, by=by):
@@ -251,6 +260,12 @@ def tell(record: Record) -> str:
             return f"{name} jobs below {gap.jobs_below} await {','.join(gap.awaited) or '-'}"
         case records.GapReleased(job=job_id) | records.GapOutlived(job=job_id):
             return f"{name} {job_id}"
+        case records.AttemptFound(job=job_id, attempt=attempt, exit=exit_):
+            end = "running" if exit_ is None else exit_.reason
+            return f"{name} {job_id}/{attempt.number} on {_places(attempt)} {end}"
+        case records.JobFound(job=job):
+            end = f"{job.state.outcome.value} {job.state.reason}" if isinstance(job.state, Finished) else "unstored"
+            return f"{name} {job.id} {end}"
         case records.GapClosed():
             return name
         case records.SecretSet(secret=secret):

@@ -173,6 +173,20 @@ def apply(durable: Durable, record: Record) -> None:
             _keep(durable, replace(_gap(durable), is_closed=True, awaited=(), released=()))
         case records.GapOutlived():
             pass
+        case records.AttemptFound(job=job_id, attempt=attempt, at=at):
+            found: JobState = jobs.Running(attempt=attempt, started_at=attempt.placed_at)
+            if record.cause is not None:
+                found = jobs.Stopping(attempt=attempt, cause=record.cause, since=at, started_at=attempt.placed_at)
+            job = durable.jobs[job_id]
+            active = replace(job, state=found, attempt_count=attempt.number, warnings=(), unmet=(), begins_at=None)
+            _put_job(durable, job, replace(active, version=job.version + 1))
+        case records.JobFound(job=job):
+            gap = _gap(durable)
+            if job.is_finished:
+                durable.finished[job.id] = job
+            else:
+                _put_job(durable, None, job)
+            _keep(durable, replace(gap, found=(*gap.found, job.id)))
         case records.TokenCreated(token=token):
             _keep(durable, token)
         case records.TokenRevoked(token=token_id, at=at):

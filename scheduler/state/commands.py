@@ -7,7 +7,7 @@ from gpufleet.jobs.runs import StopCause
 from .attempts import Placement
 from .ids import JobId, NodeName, RankKey, UserName
 from .specs import JobSpec
-from .units import Span
+from .units import Instant, Span
 from .warnings import JobWarning
 
 
@@ -25,6 +25,7 @@ class LaunchAttempt(ToRank):
 
     `node_count` is how many ranks the attempt has, and `nodes` where they are, in order. `array` and `index` are set
     for an item. `shared_root` is the shared folder that the node may read files in, empty for none.
+    When the job was submitted, and this attempt placed, is part of its origin.
     """
 
     spec: JobSpec
@@ -37,6 +38,8 @@ class LaunchAttempt(ToRank):
     node_count: int = 1
     nodes: tuple[NodeName, ...] = ()
     shared_root: str = ""
+    submitted_at: Instant = Instant(0)
+    placed_at: Instant = Instant(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from gpufleet.jobs.runs import FileRun
 
 from .access import Secret, Token
 from .attempts import OutputEnd, RankExit
+from .gap import Origin
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Items
 from .nodes import DeviceSample, HostSample, NodeInfo
@@ -202,7 +203,8 @@ class InventoryReported:
 
     Once it is posted, no report of an older stream of the node is posted any more. `stream` counts streams as they
     arrive; `sequence` is the agent's number of the message and rises as the agent opens them, which may be in another
-    order.
+    order. Where a gap is open, `forgotten` are ends that it was told to forget, and `origins` say which job it is that
+    a scheduler launched.
     """
 
     at: Instant
@@ -214,6 +216,8 @@ class InventoryReported:
     boot_id: str
     info: NodeInfo
     entries: tuple[tuple[RankKey, ReportedState], ...]
+    forgotten: tuple[tuple[RankKey, ReportedExited], ...] = ()
+    origins: tuple[tuple[RankKey, Origin], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

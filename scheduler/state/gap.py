@@ -4,8 +4,10 @@ Its jobs may have run, and may still run, on nodes that know of it and on nodes 
 """
 
 from dataclasses import dataclass
+from hashlib import sha256
 
-from .ids import JobId, NodeName
+from .attempts import Placement
+from .ids import JobId, NodeName, UserName
 from .units import Instant
 
 RELEASED_SPANS_MAX = 10_000
@@ -18,16 +20,55 @@ class Gap:
 
     Jobs below `jobs_below` were there before. None of them is placed until the nodes in `awaited`, all that the store
     knew, have told what they run, and the fence of nodes that it does not know has passed (policy/gap.py); those in
-    `released`, spans of ids, are placed all the same. `is_closed`: nothing waits for it any more.
+    `released`, spans of ids, are placed all the same. Those from `jobs_below` on and below `jobs_from` the store lacks;
+    of them `found` were told by nodes, and are kept as they ended. `is_closed`: nothing waits for it any more.
     """
 
     at: Instant
     reason: str
     jobs_below: JobId
+    jobs_from: JobId = JobId(0)
     awaited: tuple[NodeName, ...] = ()
     released: tuple[tuple[JobId, JobId], ...] = ()
+    found: tuple[JobId, ...] = ()
     is_closed: bool = False
 
     def has_released(self, job: JobId) -> bool:
         """Whether a person let this job start all the same."""
         return any(begin <= job < end for begin, end in self.released)
+
+    def lacks(self, job: JobId) -> bool:
+        """Whether this is the number of a job that the store lacks, and that no node has told of yet."""
+        return self.jobs_below <= job < self.jobs_from and job not in self.found
+
+
+FOUND_MAX = 10_000
+"""Jobs that the store lacks which are kept as nodes told of them; of more only their nodes' logs tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a launch says of its job, so that a store which lacks the attempt knows whose it is.
+
+    Only a scheduler can have written it (origins.py). Two jobs with the same number, user, moment of submit and program
+    are one. `argv` is cut; `argv_digest` is of all of it. `placement` is that of the rank, of `node_count` in all.
+    """
+
+    user: UserName
+    name: str
+    submitted_at: Instant
+    placed_at: Instant
+    argv: tuple[str, ...]
+    argv_digest: str
+    placement: Placement
+    node_count: int = 1
+    serves: str = ""
+
+    def is_of(self, argv: tuple[str, ...]) -> bool:
+        """Whether it is of this program with these arguments."""
+        return self.argv_digest == digest_of_argv(argv)
+
+
+def digest_of_argv(argv: tuple[str, ...]) -> str:
+    """The SHA-256 of a program with its arguments, in hexadecimal."""
+    return sha256(b"\0".join(each.encode(errors="surrogateescape") for each in argv)).hexdigest()

@@ -260,6 +260,16 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
                 return
             learn_run(live, durable.finished[job])
             _settle(live, job, last)
+        case records.AttemptFound(job=job, attempt=found, exit=exit_, at=at):
+            (key,) = found.keys(job)
+            live.node(found.ranks[0].placement.node, at).lingering.discard(key)
+            if exit_ is not None:
+                _note_exit(live, key, exit_)
+            else:
+                live.time_limits.begin(durable.jobs.get(job), found.placed_at)
+        case records.JobFound(job=Job(id=job, state=Finished(outcome=outcome))):
+            live.ended[job] = outcome
+            _forget_oldest(live.ended)
         case records.AttemptVoided(job=job, number=number, at=at, left_out=left_out):
             for ends in live.of_ranks():
                 for key in [key for key in ends if (key.job, key.attempt) == (job, number)]:
@@ -403,7 +413,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: even
         for key, seen in event.entries
         if isinstance(seen, events.ReportedRunning | events.ReportedStarting) and key not in known
     }
-    for key, seen in event.entries:
+    for key, seen in (*event.forgotten, *event.entries):
         if key not in known:
             continue
         if isinstance(seen, events.ReportedExited):

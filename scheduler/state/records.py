@@ -430,6 +430,29 @@ class GapOutlived(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFound(OfJob):
+    """A node has told of an attempt that the store lacks, of a job that it has: that is the job's from now on.
+
+    `exit` is how it ended, whose output is looked for then; None where it runs. `cause`: it was told to stop.
+    """
+
+    attempt: Attempt
+    cause: StopCause | None = None
+    exit: RankExit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFound:
+    """A node has told of a job that the store lacks. It is kept as it ended; one that ran was ended.
+
+    One whose output its node still has is live until that is taken in: its end follows.
+    """
+
+    at: Instant
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GapClosed:
     """No job waits since the last gap any more."""
 
@@ -534,6 +557,8 @@ Record = (
     | GapReleased
     | GapOutlived
     | GapClosed
+    | AttemptFound
+    | JobFound
     | SecretSet
     | SecretRemoved
     | SessionRecord
@@ -545,6 +570,8 @@ def job_of(record: Record) -> JobId | None:
     match record:
         case JobQueued(job=job):
             return job.told_with or job.id
+        case JobFound(job=job):
+            return job.id
         case OfJob():
             return record.job
         case OfRank():

@@ -28,10 +28,12 @@ from scheduler.state.events import (
     NodeAnnounced,
     NodeBeat,
     NodeDisconnected,
+    ReportedExited,
     ReportedState,
     SchedulerStarted,
     WantedJob,
 )
+from scheduler.state.gap import Origin
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
 from scheduler.state.jobs import Job, item_ended_together
@@ -280,7 +282,13 @@ class Fleet:
             )
         )
 
-    def inventory(self, node: FakeNode, entries: Iterable[tuple[RankKey, ReportedState]] = ()) -> Turn:
+    def inventory(
+        self,
+        node: FakeNode,
+        entries: Iterable[tuple[RankKey, ReportedState]] = (),
+        forgotten: Iterable[tuple[RankKey, ReportedExited]] = (),
+        origins: Iterable[tuple[RankKey, Origin]] = (),
+    ) -> Turn:
         """Its agent opens a stream and says what it knows."""
         node.is_connected = True
         self.streams += 1
@@ -296,6 +304,8 @@ class Fleet:
                 boot_id=node.boot_id,
                 info=node.info,
                 entries=tuple(entries),
+                forgotten=tuple(forgotten),
+                origins=tuple(origins),
             )
         )
 

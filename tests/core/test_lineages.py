@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
-from gpufleet.jobs.runs import ExitCode
-from scheduler.state.attempts import RankExit
-from scheduler.state.commands import ForgetAttempt, KeepAttempt, LaunchAttempt
+from gpufleet.jobs.runs import ExitCode, ExitSignal, StopCause
+from scheduler.state.attempts import OutputEnd, OutputStream, PlacedDevice, Placement, RankExit
+from scheduler.state.commands import ForgetAttempt, KeepAttempt, KillAttempt, LaunchAttempt
 from scheduler.state.events import (
     HoldRequested,
     JobsSubmitted,
+    OutputSynced,
     RankExited,
     RankStarted,
     ReportedExited,
@@ -18,23 +20,25 @@ from scheduler.state.events import (
     SchedulerStarted,
     WantedJob,
 )
-from scheduler.state.gap import Gap
-from scheduler.state.ids import JobId, NodeName, RankKey, UserName
+from scheduler.state.gap import Gap, Origin, digest_of_argv
+from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.indices import Indices
-from scheduler.state.jobs import Items
+from scheduler.state.jobs import Finished, Items, Queued, Running
 from scheduler.state.limits import Limits
 from scheduler.state.records import (
+    AttemptFound,
     AttemptPlaced,
     AttemptVoided,
     GapAccepted,
     GapOutlived,
     GapReleased,
     GapToldOf,
+    JobFound,
     NumbersRaised,
 )
-from scheduler.state.specs import Band, JobSpec
+from scheduler.state.specs import Band, JobSpec, Outcome
 from scheduler.state.units import SECOND, Span, after
-from tests.core.fleet import FakeNode, Fleet, spec
+from tests.core.fleet import FakeNode, Fleet, Turn, spec
 
 FIRST, SECOND_START, THIRD_START = "1111111111111111", "2222222222222222", "3333333333333333"
 KEY = RankKey(JobId(1), 1, 0, FIRST)
@@ -116,7 +120,8 @@ def test_after_a_gap_numbers_of_jobs_and_sessions_go_on_above_all_that_were_give
     fleet.submit(spec())
     turn = fleet.take_up(SchedulerStarted(at=fleet.now, gap=GAP, jobs_above=JobId(3_000), sessions_above=2_000))
     raised = NumbersRaised(at=fleet.now, next_job=JobId(3_001), next_session=2_001, reason=GAP)
-    assert turn.records == (raised, GapAccepted(at=fleet.now, gap=Gap(at=fleet.now, reason=GAP, jobs_below=JobId(2))))
+    gap = Gap(at=fleet.now, reason=GAP, jobs_below=JobId(2), jobs_from=JobId(3_001))
+    assert turn.records == (raised, GapAccepted(at=fleet.now, gap=gap))
     assert fleet.state.durable.counters.next_session == 2_001
     fleet.submit(spec())
     assert fleet.job(3_001).attempt_count == 0
@@ -227,3 +232,167 @@ def test_items_of_an_array_are_released_from_a_gap_together() -> None:
     assert placed(fleet) == []
     fleet.take_up(HoldRequested(at=fleet.now, by=UserName("alice"), jobs=(array,), is_held=False))
     assert placed(fleet) == [array + 1, array + 2]
+
+
+# --- what nodes tell of history that the store lacks
+
+
+def origin(fleet: Fleet, number: int, node: str = "n1", device: int = 0, **changes: Any) -> Origin:
+    """What a launch of this job would have said, on one device of a node."""
+    job = fleet.job(number)
+    placed = PlacedDevice(index=device, uuid=DeviceUuid(f"{node}-gpu{device}"), name="GPU")
+    placement = Placement(node=NodeName(node), agent_id=f"agent-{node}", boot_id="boot-1", devices=(placed,))
+    of_job = Origin(
+        user=job.user,
+        name=job.spec.name,
+        submitted_at=job.submitted_at,
+        placed_at=fleet.now,
+        argv=job.spec.argv,
+        argv_digest=digest_of_argv(job.spec.argv),
+        placement=placement,
+    )
+    return replace(of_job, **changes)
+
+
+def tells(
+    fleet: Fleet,
+    node: FakeNode,
+    *entries: tuple[RankKey, ReportedRunning],
+    ended: tuple[tuple[RankKey, ReportedExited], ...] = (),
+    origins: tuple[tuple[RankKey, Origin], ...] = (),
+) -> Turn:
+    """A node opens its first stream behind a gap, and is asked for all."""
+    fleet.announce(node)
+    return fleet.inventory(node, entries, forgotten=ended, origins=origins)
+
+
+def lost(job: int, attempt: int = 1) -> RankKey:
+    return RankKey(JobId(job), attempt, 0, OTHER.lineage)
+
+
+def end(code: int = 0, **changes: Any) -> ReportedExited:
+    return ReportedExited(exit=replace(RankExit(exit=ExitCode(code=code), reason="EXITED"), **changes))
+
+
+def test_an_attempt_that_runs_and_that_the_store_lacks_is_its_jobs_and_goes_on() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1, time_limit=Span(100 * SECOND)))
+    turn = tells(fleet, node, (lost(1), RAN), origins=((lost(1), origin(fleet, 1)),))
+    assert [type(each) for each in turn.records] == [GapToldOf, AttemptFound]
+    assert KeepAttempt(node=node.name, key=lost(1)) in turn.commands
+    assert not [each for each in turn.commands if isinstance(each, KillAttempt | ForgetAttempt)]
+    job = fleet.job(1)
+    assert isinstance(job.state, Running) and job.state.started_at == fleet.now - 5 * SECOND
+    assert (
+        set(fleet.state.durable.hold(node.name).ranks) == {lost(1)} and not fleet.state.live.nodes[node.name].lingering
+    )
+    fleet.restart(THIRD_START)
+    fleet.announce(node)
+    assert fleet.inventory(node, [(lost(1), RAN)]).commands[0] == KeepAttempt(node=node.name, key=lost(1))
+    fleet.take_up(RankExited(at=fleet.now, node=node.name, key=lost(1), exit=ENDED))
+    assert fleet.job(1).is_finished and [each.lineage for each in fleet.job(1).past] == [OTHER.lineage]
+
+
+def test_a_job_that_had_ended_in_the_gap_ends_as_its_keeper_says_and_does_not_run_again() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1), spec(gpus=1, retries=1))
+    ended = ((lost(1), end(3)), (lost(2, 1), end(1)), (lost(2, 2), end(0)))
+    origins = tuple((key, origin(fleet, key.job)) for key, _ in ended)
+    turn = tells(fleet, node, ended=ended, origins=origins)
+    assert [each.attempt.number for each in turn.records if isinstance(each, AttemptFound)] == [1, 2]
+    assert not fleet.job(1).is_finished, "its output may not be stored yet"
+    for key in (lost(1), lost(2, 2)):
+        fleet.take_up(OutputSynced(at=fleet.now, key=key, ends=()))
+    states = [fleet.job(number).state for number in (1, 2)]
+    assert [each.outcome for each in states if isinstance(each, Finished)] == [Outcome.FAILED, Outcome.SUCCEEDED]
+    deque(fleet.advance(Span(FENCE + UNREACHABLE)), 0)
+    assert placed(fleet) == []
+
+
+def test_an_end_whose_output_its_node_still_has_is_not_forgotten_before_that_is_stored() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    fleet.announce(node)
+    turn = fleet.inventory(node, [(lost(1), end(3))], origins=[(lost(1), origin(fleet, 1))])
+    assert [type(each) for each in turn.records] == [GapToldOf, AttemptFound] and not turn.commands
+    ended = fleet.take_up(OutputSynced(at=fleet.now, key=lost(1), ends=()))
+    assert ForgetAttempt(node=node.name, key=lost(1)) in ended.commands and fleet.job(1).is_finished
+
+
+def test_who_had_been_stopped_to_run_again_waits_again() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    stopped = end(0, exit=ExitSignal(signal=15), stop_cause=StopCause.PREEMPTED)
+    tells(fleet, node, ended=((lost(1), stopped),), origins=((lost(1), origin(fleet, 1)),))
+    fleet.take_up(OutputSynced(at=fleet.now, key=lost(1), ends=()))
+    assert isinstance(fleet.job(1).state, Queued) and fleet.job(1).attempt_count == 1
+
+
+def test_an_attempt_that_the_store_has_as_live_ends_by_its_tombstone() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = joined(fleet)
+    assert launches(fleet) == [KEY]
+    fleet.take_up(RankStarted(at=fleet.now, node=node.name, key=KEY, run_span=Span(0)))
+    fleet.put_back(fleet.copy(), jobs_above=1_000, lineage=SECOND_START)
+    tells(fleet, node, ended=((KEY, end(0)),))
+    fleet.take_up(OutputSynced(at=fleet.now, key=KEY, ends=()))
+    finished = fleet.job(1).state
+    assert isinstance(finished, Finished) and finished.outcome is Outcome.SUCCEEDED
+
+
+def test_a_node_that_lies_about_whose_an_attempt_is_ends_nobodys_job() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    others = (
+        origin(fleet, 1, user=UserName("mallory")),
+        origin(fleet, 1, submitted_at=after(fleet.now, SECOND)),
+        origin(fleet, 1, argv_digest=digest_of_argv(("another",))),
+        origin(fleet, 1, node_count=2),
+        origin(fleet, 1, serves="model"),
+    )
+    for each in others:
+        turn = tells(fleet, node, (lost(1), RAN), ended=((lost(1, 2), end(0)),), origins=((lost(1), each),))
+        assert KillAttempt(node=node.name, key=lost(1)) in turn.commands
+        assert isinstance(fleet.job(1).state, Queued) and not turn.records
+    turn = tells(fleet, node, ended=((lost(1), end(0)),))
+    assert isinstance(fleet.job(1).state, Queued), "without an origin nothing is taken for a job's"
+
+
+def test_of_two_attempts_that_had_the_same_device_one_is_not_taken() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1), spec(gpus=1))
+    origins = tuple((lost(number), origin(fleet, number)) for number in (1, 2))
+    turn = tells(fleet, node, (lost(1), RAN), (lost(2), RAN), origins=origins)
+    assert [each.job for each in turn.records if isinstance(each, AttemptFound)] == [1]
+    assert KillAttempt(node=node.name, key=lost(2)) in turn.commands
+
+
+def test_jobs_that_the_store_lacks_are_kept_as_they_ended_and_what_runs_of_them_is_ended() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    origins = tuple((lost(number), origin(fleet, 1, user=UserName("bob"))) for number in (2, 3, 1_001))
+    ended = ((lost(3), end(0)), (lost(1_001), end(0)))
+    turn = tells(fleet, node, (lost(2), RAN), ended=ended, origins=origins)
+    assert KillAttempt(node=node.name, key=lost(2)) in turn.commands
+    assert sorted(fleet.store.finished) == [2, 3], "1,001 is above all that were given, and may be another's"
+    ran, had_ended = (fleet.job(number) for number in (2, 3))
+    assert isinstance(ran.state, Finished) and ran.state.reason == "STORE_GAP" and "was ended" in ran.state.message
+    assert isinstance(had_ended.state, Finished) and had_ended.state.outcome is Outcome.SUCCEEDED
+    assert had_ended.user == "bob" and had_ended.past[0].keys(had_ended.id) == (lost(3),)
+    again = tells(fleet, node, ended=ended, origins=origins)
+    assert not [each for each in again.records if isinstance(each, JobFound)]
+
+
+def test_of_a_job_that_the_store_lacks_what_its_node_still_has_is_taken_in_before_its_end_counts() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    told = origin(fleet, 1, user=UserName("bob"))
+    output = (OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=9),)
+    fleet.announce(node)
+    turn = fleet.inventory(node, [(lost(2), end(0, output_ends=output))], origins=[(lost(2), told)])
+    assert [type(each) for each in turn.records] == [GapToldOf, JobFound, AttemptFound]
+    assert ForgetAttempt(node=node.name, key=lost(2)) not in turn.commands and not fleet.store.finished
+    ended = fleet.take_up(OutputSynced(at=fleet.now, key=lost(2), ends=output))
+    assert ForgetAttempt(node=node.name, key=lost(2)) in ended.commands
+    state = fleet.job(2).state
+    assert isinstance(state, Finished) and state.outcome is Outcome.SUCCEEDED and fleet.job(2).user == "bob"

@@ -25,6 +25,7 @@ from scheduler.state.events import (
     OutputSynced,
     RankExited,
     RankStarted,
+    ReportedExited,
     SecretRemovalRequested,
     TokenRequested,
     WantedJob,
@@ -39,6 +40,7 @@ from scheduler.state.sessions.records import SessionRecord
 from scheduler.state.specs import Band
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
 from tests.core.fleet import BEGIN, Fleet, Turn, spec
+from tests.core.test_lineages import origin as origin_of
 from tests.core.test_membership import N1 as N1_JOINED
 from tests.core.test_membership import fleet_with_token, joins
 from tests.core.test_programs import announced, joins_as
@@ -92,6 +94,8 @@ def test_a_launch_carries_all_that_the_node_needs() -> None:
             fence=Span(5 * MINUTE),
             min_memory_bytes=8 * GB,
             nodes=(N1,),
+            submitted_at=BEGIN,
+            placed_at=BEGIN,
         ),
     )
 
@@ -451,10 +455,15 @@ def _put_back() -> list[Record]:
     fleet = Fleet(replace(Limits(), unreachable_span=Span(2 * MINUTE), requeue_fence=Span(MINUTE)))
     node = fleet.add_node("n1", gpus=1)
     fleet.join(node)
-    fleet.submit(spec(gpus=1), spec(gpus=1))
+    fleet.submit(*[spec(gpus=1)] * 3)
     fleet.put_back(fleet.copy(), jobs_above=41)
     fleet.take_up(HoldRequested(at=fleet.now, by=ALICE, jobs=(JobId(2),), is_held=False))
-    fleet.join(node)
+    fleet.announce(node)
+    told = [(RankKey(JobId(number), 1, 0), origin_of(fleet, 3)) for number in (3, 4)]
+    ended = ReportedExited(exit=RankExit(exit=ExitCode(code=0), reason="EXITED"))
+    fleet.inventory(node, (), [(key, ended) for key, _ in told], told)
+    fleet.take_up(OutputSynced(at=fleet.now, key=told[0][0], ends=()))
+    fleet.beat(node.name)
     assert list(fleet.advance(Span(3 * MINUTE)))
     return fleet.store.records
 

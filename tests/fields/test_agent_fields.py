@@ -30,6 +30,7 @@ from scheduler.api.roles import Caller, _caller
 from scheduler.links import AgentStream, OpenCheck
 from scheduler.state import commands
 from scheduler.state.access import Role
+from scheduler.state.gap import Gap
 from scheduler.state.ids import NodeName, TokenId, UserName
 from scheduler.state.units import Instant
 from scheduler.wire.convert_commands import command_proto
@@ -64,6 +65,8 @@ COMMANDS: dict[type[Any], Mapping[str, str]] = {
         "placement.devices.memory_free_bytes": "for people: why it was chosen",
         "placement.devices.utilization_percent": "for people: why it was chosen",
         "placement.devices.score": "for people: why it was chosen",
+        "submitted_at": "within the origin, which the link adds: tests/store/test_origins.py",
+        "placed_at": "within the origin",
     },
     commands.TellWarning: {
         "warning.at": "the node tells of it when it comes",
@@ -193,15 +196,20 @@ class Reports:
         self.service: Any = object.__new__(service)
         limits = SimpleNamespace(warnings=SimpleNamespace(memory_span=1), heartbeat_interval=1, node_lease=1)
         durable = SimpleNamespace(
-            nodes={"n1": SimpleNamespace(agent_id="a")}, hold=lambda node: SimpleNamespace(ranks=All())
+            nodes={"n1": SimpleNamespace(agent_id="a")},
+            hold=lambda node: SimpleNamespace(ranks=All()),
+            gap=Gap(at=NOW, reason="the database is older", jobs_below=JobId(1)),
         )
+        live = SimpleNamespace(nodes={})
         self.service._engine = SimpleNamespace(
             now=lambda: NOW,
             request=self.report,
             report=self.report,
-            view=SimpleNamespace(limits=limits, durable=durable),
+            view=SimpleNamespace(limits=limits, durable=durable, live=live),
             store=SimpleNamespace(term=1),
         )
+        self.service._origins = SimpleNamespace(read=lambda text, key, node: text or None)
+        self.service._told = {}
         self.service._version = "1"
         self.service._reports = set()
         self.service._links = SimpleNamespace(beat_listeners=())

@@ -165,6 +165,7 @@ class RegisterResponse(_message.Message):
     SCHEDULER_VERSION_FIELD_NUMBER: _builtins.int
     CREDENTIAL_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    ASKS_FOR_ALL_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler: rises with each of its starts."""
     seen_address: _builtins.str
@@ -177,6 +178,10 @@ class RegisterResponse(_message.Message):
     """
     owner: _builtins.str
     """Whose jobs alone the node takes; empty where it takes those of all."""
+    asks_for_all: _builtins.bool
+    """Whether the inventories of this connection are to list what was forgotten, too, and say of each rank its origin: the
+    scheduler's store was put back and lacks history.
+    """
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats; 2 s by default."""
@@ -200,10 +205,11 @@ class RegisterResponse(_message.Message):
         scheduler_version: _builtins.str = ...,
         credential: _builtins.str = ...,
         owner: _builtins.str = ...,
+        asks_for_all: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "credential", b"credential", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "owner", b"owner", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_for_all", b"asks_for_all", "command_valid_for", b"command_valid_for", "credential", b"credential", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "owner", b"owner", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -259,10 +265,16 @@ class InventoryEntry(_message.Message):
     OUTPUT_BLOCKED_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_FIELD_NUMBER: _builtins.int
     FILE_RUNS_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    IS_FORGOTTEN_FIELD_NUMBER: _builtins.int
     phase: Global___AttemptPhase.ValueType
     """Where it is."""
     output_blocked: _builtins.str
     """When RUNNING, why its output waits for room on the node, as in SpoolState; empty while it goes on."""
+    origin: _builtins.str
+    """The origin in its launch, where the scheduler asks for all; empty where its launch had none."""
+    is_forgotten: _builtins.bool
+    """Whether a Forget was carried out for it, so that only its tombstone is left; EXITED then."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -293,10 +305,12 @@ class InventoryEntry(_message.Message):
         output_blocked: _builtins.str = ...,
         time_limit: _duration_pb2.Duration | None = ...,
         file_runs: _abc.Iterable[_job_pb2.FileRun] | None = ...,
+        origin: _builtins.str = ...,
+        is_forgotten: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "file_runs", b"file_runs", "key", b"key", "output_blocked", b"output_blocked", "phase", b"phase", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "file_runs", b"file_runs", "is_forgotten", b"is_forgotten", "key", b"key", "origin", b"origin", "output_blocked", b"output_blocked", "phase", b"phase", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,8 +330,8 @@ class Inventory(_message.Message):
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___InventoryEntry]:
         """Every rank that is being started, is prepared, runs, has ended, or was refused, and that no Forget was carried out
-        for. Of a forgotten one the node keeps a tombstone for a day (10,000 at most), which is not listed: it only makes a
-        late Launch of that rank start nothing.
+        for. Of a forgotten one the node keeps a tombstone for a day (10,000 at most), which makes a late Launch of that rank
+        start nothing, and is listed only where the scheduler asks for all.
         """
 
     @_builtins.property
@@ -1039,6 +1053,7 @@ class Launch(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     SECRET_VARIABLES_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
@@ -1072,6 +1087,10 @@ class Launch(_message.Message):
     output_file: _builtins.str
     """Absolute path of a file that gets a copy of the rank's output; empty for none. A launch whose file cannot be opened
     is refused (OUTPUT_FILE_UNUSABLE).
+    """
+    origin: _builtins.str
+    """What tells a scheduler whose store was put back which job this is, in words that it alone can write: the node keeps it
+    with the attempt, and gives it back when it is asked for all. Up to 6,000 characters without spaces; empty for none.
     """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
@@ -1172,10 +1191,11 @@ class Launch(_message.Message):
         folder: _job_pb2.InputFolder | None = ...,
         results: _abc.Iterable[_builtins.str] | None = ...,
         secret_variables: _abc.Iterable[_builtins.str] | None = ...,
+        origin: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

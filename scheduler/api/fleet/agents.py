@@ -20,12 +20,15 @@ from ...blobs.store import BlobStore
 from ...engine import Engine
 from ...links import AgentStream, Links
 from ...node_tokens import NodeTokens, new_number
+from ...origins import Origins
 from ...output_hub import OutputHub
 from ...outputs.errors import OutputHole
+from ...policy.gap import gap_hold
 from ...series.recorder import DeviceReading
 from ...state import events
 from ...state.access import Role
 from ...state.attempts import OutputStream
+from ...state.gap import Origin
 from ...state.ids import NodeName, RankKey
 from ...state.nodes import Node
 from ...state.replies import NodeChanged, Reply
@@ -76,7 +79,9 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     _keep_series: Callable[[RankKey, bytes], None] = lambda key, payload: None
     _blobs: BlobStore | None = None
     _record_beat: Callable[[NodeName, Iterable[DeviceReading]], None] = lambda node, readings: None
+    _origins: Origins | None = None
     _reports: set[asyncio.Future[Reply]] = field(default_factory=set, init=False)
+    _told: dict[NodeName, asyncio.Event] = field(default_factory=dict, init=False)
 
     async def Register(self, request: node_agent_pb2.RegisterRequest, context: Any) -> node_agent_pb2.RegisterResponse:
         """Take a node in and tell its agent the rules."""
@@ -122,6 +127,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             scheduler_version=self._version,
             credential=credential,
             owner=accounts.owner if accounts.is_alone else "",
+            asks_for_all=self._origins is not None and _has_gap(self._engine),
         )
 
     async def Heartbeat(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes to its context
@@ -183,9 +189,19 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
 
     async def _take_inventory(self, request: node_agent_pb2.HeartbeatRequest, connection: AgentStream) -> None:
         inventory = request.inventory
-        entries: tuple[tuple[RankKey, events.ReportedState], ...] = tuple(
-            (rank_key(entry.key), reported_state(entry)) for entry in inventory.entries
-        )
+        entries: list[tuple[RankKey, events.ReportedState]] = []
+        forgotten: list[tuple[RankKey, events.ReportedExited]] = []
+        origins: list[tuple[RankKey, Origin]] = []
+        asks = self._origins if _has_gap(self._engine) else None
+        for entry in inventory.entries:
+            key, what = rank_key(entry.key), reported_state(entry)
+            if not entry.is_forgotten:
+                entries.append((key, what))
+            elif isinstance(what, events.ReportedExited) and asks is not None:
+                forgotten.append((key, what))
+            origin = asks.read(entry.origin, key, connection.node) if asks is not None else None
+            if origin is not None:
+                origins.append((key, origin))
         node = self._engine.view.durable.nodes.get(connection.node)
         if node is None:
             raise GpufleetError(Reason.NODE_NOT_FOUND, f"node {connection.node!r} has not registered")
@@ -199,16 +215,23 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             stream=connection.stream,
             boot_id=inventory.boot_id,
             info=node_info(inventory.info),
-            entries=entries,
+            entries=tuple(entries),
+            forgotten=tuple(forgotten),
+            origins=tuple(origins),
         )
         for entry in inventory.entries:
             if entry.HasField("exited"):
                 self._keep_course(connection.node, rank_key(entry.key), entry.exited)
         await reply_of(self._engine.report(event))
         connection.done(request.sequence)
-        for key, what in entries:
+        self._has_told(connection.node).set()
+        for key, what in (*entries, *forgotten):
             if isinstance(what, events.ReportedExited) and self._is_on(connection.node, key):
                 self._outputs.await_end(key, what.exit.output_ends)
+
+    def _has_told(self, node: NodeName) -> asyncio.Event:
+        """Set once an inventory of a node was taken in, and all that follows from it is durable."""
+        return self._told.setdefault(node, asyncio.Event())
 
     def _take(self, request: node_agent_pb2.HeartbeatRequest, connection: AgentStream) -> None:
         if connection.is_closed:
@@ -301,7 +324,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         self, request_iterator: AsyncIterator[node_agent_pb2.ReportOutputRequest], context: Any
     ) -> None:
         """Output up in order; synced offsets down."""
-        stream = _OutputStream(self._engine, self._outputs)
+        stream = _OutputStream(self._engine, self._outputs, self._has_told)
         self._outputs.synced_listeners.add(stream.on_synced)
         writer = asyncio.create_task(stream.write(context), name="synced")
         try:
@@ -351,9 +374,10 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
 class _OutputStream:
     """One ReportOutput stream: what arrives, and what it is told."""
 
-    def __init__(self, engine: Engine, outputs: OutputHub) -> None:
+    def __init__(self, engine: Engine, outputs: OutputHub, has_told: Callable[[NodeName], asyncio.Event]) -> None:
         self._engine = engine
         self._outputs = outputs
+        self._has_told = has_told
         self._caller = caller()
         self._node = NodeName("")
         self._known: set[tuple[RankKey, OutputStream]] = set()
@@ -372,6 +396,9 @@ class _OutputStream:
             name = node_name(request.node)
             check_own_node(self._engine.view, self._caller, name)
             self._node = name
+        if _has_gap(self._engine):
+            # What is of an attempt that its inventory will tell of must not be called unwanted before.
+            await self._has_told(self._node).wait()
         for ask in request.asks:
             await self._answer(ask)
         if len(request.chunks) > CHUNKS_PER_MESSAGE_MAX:
@@ -434,6 +461,11 @@ class _OutputStream:
                 continue
             synced, self._waiting = list(self._waiting.values()), {}
             await context.write(node_agent_pb2.ReportOutputResponse(synced=synced))
+
+
+def _has_gap(engine: Engine) -> bool:
+    """Whether jobs wait for what nodes tell, since the store was put back."""
+    return gap_hold(engine.view, engine.now()) is not None
 
 
 def _log_registered(event: events.NodeAnnounced) -> None:

@@ -9,7 +9,7 @@ from gpufleet.v1 import job_pb2
 
 from tests.e2e.fleet import Fleet
 
-SUCCEEDED = job_pb2.JOB_STATE_SUCCEEDED
+SUCCEEDED, FAILED = job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED
 
 
 def marking(line: str, proof: Path) -> tuple[str, ...]:
@@ -104,3 +104,44 @@ async def test_of_a_lost_database_and_a_new_agent_no_old_output_is_a_new_jobs(fl
         assert await client.stdout(bob.id, all_attempts=True) == b"of bob, who wrote more\n"
     (alices,) = fleet.scheduler.data.glob("output/*/1/1.0.*.stdout")
     assert alices.read_bytes() == b"of alice\n", "old output stays what it was"
+
+
+async def test_what_nodes_know_of_the_lost_history_is_kept_and_nothing_runs_twice(fleet: Fleet) -> None:
+    agent = await fleet.add_node("n1")
+    gate, ran = fleet.work / "gate", fleet.work / "ran"
+    until_gate = f"echo $GPUFLEET_JOB_ID >> {ran}; echo begun; while [ ! -e {gate} ]; do sleep 0.05; done; echo over"
+    await agent.stop()
+    async with fleet.client() as client:
+        goes_on = await client.submit("sh", "-c", until_gate)
+        ended = await client.submit("sh", "-c", f"echo $GPUFLEET_JOB_ID >> {ran}; echo of an end; exit 3")
+    await fleet.scheduler.stop()
+    database, copy = fleet.scheduler.data / "scheduler.db", fleet.folder / "copy.db"
+    shutil.copy(database, copy)
+
+    # Both run in the time that is lost, and two jobs that only that time knows.
+    await fleet.scheduler.start()
+    agent.spawn()
+    async with fleet.client() as client:
+        await client.wait(goes_on, job_pb2.JOB_STATE_RUNNING)
+        assert (await client.wait(ended, FAILED)).exit.code == 3
+        lacking_and_ended = (await client.run("sh", "-c", "echo kept")).id
+        lacking = await client.submit("sh", "-c", until_gate)
+        await client.wait(lacking, job_pb2.JOB_STATE_RUNNING)
+    await fleet.scheduler.stop()
+
+    shutil.copy(copy, database)
+    await accepted(fleet)
+    await fleet.node_is_ready("n1")
+    async with fleet.client() as client:
+        assert (await client.wait(goes_on, job_pb2.JOB_STATE_RUNNING)).attempts[0].number == 1
+        as_it_was = await client.wait(ended, FAILED)
+        assert as_it_was.exit.code == 3 and await client.stdout(ended) == b"of an end\n"
+        assert "AttemptFound" in await client.kinds(ended)
+        found = await client.wait(lacking_and_ended, SUCCEEDED)
+        assert "found on node n1" in found.exit_message and await client.stdout(found.id) == b"kept\n"
+        assert (await client.wait(lacking, job_pb2.JOB_STATE_CANCELLED)).exit_reason == "STORE_GAP"
+        gate.touch()
+        assert (await client.wait(goes_on, SUCCEEDED)).exit.code == 0
+        assert await client.stdout(goes_on) == b"begun\nover\n"
+        assert (await client.run("true")).id == 1001
+    assert sorted(ran.read_text().split()) == sorted(map(str, (goes_on, ended, lacking)))

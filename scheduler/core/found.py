@@ -1,0 +1,204 @@
+"""What nodes tell of history that the store lacks: attempts of its jobs are theirs again, jobs that it lacks are kept.
+
+Of a job that the store has as waiting, the newest attempt that a node tells of becomes the job's: one that runs goes
+on, one that has ended ends it as its keeper says. A job that the store lacks cannot go on, for nobody knows what it
+asked for: what runs of it is ended, and what is known of it stays in the history. Both rest on the origin in the
+launch, which only a scheduler can have written, for this attempt on this node (docs/design/lineages.md).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from gpufleet.jobs.runs import ExitCode, StopCause
+
+from ..policy.gap import gap_hold
+from ..state.attempts import Attempt, EndedAttempt, PlacedDevice, Placement, Rank, RankExit
+from ..state.commands import Command, KeepAttempt
+from ..state.events import InventoryReported, ReportedExited, ReportedRunning, ReportedState
+from ..state.gap import FOUND_MAX, Origin
+from ..state.ids import DeviceUuid, JobId, RankKey
+from ..state.jobs import Deferred, Finished, Held, Job, Queued
+from ..state.records import AttemptFound, JobFound, Record
+from ..state.shares import WHOLE_MILLI
+from ..state.specs import Band, JobSpec, Outcome, Resources
+from ..state.state import State
+from ..state.units import Instant
+from .decision import NOTHING, Decision
+from .updating import limit_again
+
+STORE_GAP = "STORE_GAP"
+"""The reason for which a job that the store lacks was ended."""
+
+STOPPED_TO_RUN_AGAIN = frozenset({StopCause.REQUEUED, StopCause.PREEMPTED, StopCause.STALE})
+"""Who was stopped so had not come to an end: the job waits again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What follows from what a node has told, and what runs there as it shall."""
+
+    decision: Decision = NOTHING
+    kept: Collection[RankKey] = ()
+
+
+def found_by(
+    state: State,
+    event: InventoryReported,
+    seen: Mapping[RankKey, ReportedState],
+    forgotten: Mapping[RankKey, ReportedExited],
+) -> Found:
+    """What an inventory tells of that the store lacks. `seen` and `forgotten` are what is not decided to be there."""
+    gap, origins = gap_hold(state, event.at), dict(event.origins)
+    if gap is None or not origins:
+        return Found()
+    told: dict[RankKey, ReportedState] = {**forgotten, **seen}
+    of_jobs: dict[JobId, RankKey] = {}
+    for key in sorted(told):
+        if key in origins and isinstance(told[key], ReportedRunning | ReportedExited):
+            of_jobs[key.job] = key  # the newest attempt of a job is the last
+    records: list[Record] = []
+    commands: list[Command] = []
+    kept: list[RankKey] = []
+    devices = _Devices(state, event)
+    for job_id, key in of_jobs.items():
+        job, what, origin = state.durable.jobs.get(job_id), told[key], origins[key]
+        placement = origin.placement
+        is_here = (placement.agent_id, placement.boot_id) == (event.agent_id, event.boot_id)
+        if job is not None and job_id < gap.gap.jobs_below and _may_be_adopted(job, key, origin):
+            if isinstance(what, ReportedExited):
+                records.append(_ended(event, job, key, origin, what.exit))
+                if key in seen:
+                    kept.append(key)  # its node still has its output
+            elif isinstance(what, ReportedRunning) and is_here and devices.has_room(placement):
+                records.append(_running(event.at, job, key, origin, what))
+                kept.append(key)
+                devices.take(placement)
+                limit = limit_again(job, event.node, key, what.time_limit)
+                commands.extend((KeepAttempt(node=event.node, key=key), *limit))
+        elif job is None and gap.gap.lacks(job_id) and key.rank == 0 and len(gap.gap.found) + len(records) < FOUND_MAX:
+            job = _as_found(event, key, origin, what)
+            if isinstance(what, ReportedExited) and key in seen:
+                # What it printed is there yet, and is taken in before its end counts.
+                job = replace(job, state=Queued(), attempt_count=0, past=())
+                once = replace(what.exit, stop_cause=_never_again(what.exit.stop_cause))
+                records.extend((JobFound(at=event.at, job=job), _ended(event, job, key, origin, once)))
+                kept.append(key)
+            else:
+                records.append(JobFound(at=event.at, job=job))
+    return Found(Decision(records=tuple(records), commands=tuple(commands)), frozenset(kept))
+
+
+def _may_be_adopted(job: Job, key: RankKey, origin: Origin) -> bool:
+    """Whether an attempt is this job's, and newer than all that the store knows."""
+    is_the_same = (job.user, job.submitted_at) == (origin.user, origin.submitted_at) and origin.is_of(job.spec.argv)
+    waits = isinstance(job.state, Queued | Deferred | Held)
+    is_plain = origin.node_count == 1 and not (origin.serves or job.spec.serves)
+    return is_the_same and waits and is_plain and key.attempt > job.attempt_count
+
+
+class _Devices:
+    """What of the node's devices is had by attempts of which it tells and that are decided to be there."""
+
+    def __init__(self, state: State, event: InventoryReported) -> None:
+        self._there = {device.uuid for device in event.info.devices}
+        self._held: dict[DeviceUuid, int] = {}
+        told = {key for key, _ in (*event.entries, *event.forgotten)}
+        for key in state.durable.hold(event.node).ranks:
+            attempt = state.durable.jobs[key.job].attempt
+            if key in told and attempt is not None:
+                self.take(attempt.ranks[key.rank].placement)
+
+    def has_room(self, placement: Placement) -> bool:
+        """Whether all that an attempt has is there, and nobody else's."""
+        return all(
+            each.uuid in self._there and self._held.get(each.uuid, 0) + _milli(each) <= WHOLE_MILLI
+            for each in placement.devices
+        )
+
+    def take(self, placement: Placement) -> None:
+        """Count an attempt in."""
+        for each in placement.devices:
+            self._held[each.uuid] = self._held.get(each.uuid, 0) + _milli(each)
+
+
+def _milli(device: PlacedDevice) -> int:
+    return device.share_milli or WHOLE_MILLI
+
+
+def _running(at: Instant, job: Job, key: RankKey, origin: Origin, what: ReportedRunning) -> AttemptFound:
+    started_at = Instant(at - what.run_span)
+    rank = Rank(placement=origin.placement, started_at=started_at)
+    attempt = Attempt(number=key.attempt, placed_at=started_at, ranks=(rank,), lineage=key.lineage)
+    return AttemptFound(at=at, job=job.id, attempt=attempt)
+
+
+def _ended(event: InventoryReported, job: Job, key: RankKey, origin: Origin, exit_: RankExit) -> AttemptFound:
+    """It holds nothing any more while its output is looked for: what it had may be another's since."""
+    placement = replace(
+        origin.placement, agent_id=event.agent_id, boot_id=event.boot_id, devices=(), cpus=0, memory_bytes=0
+    )
+    started_at = _begun(event.at, exit_)
+    rank = Rank(placement=placement, started_at=started_at)
+    attempt = Attempt(number=key.attempt, placed_at=started_at, ranks=(rank,), lineage=key.lineage)
+    cause = StopCause.REQUEUED if exit_.stop_cause in STOPPED_TO_RUN_AGAIN else None
+    return AttemptFound(at=event.at, job=job.id, attempt=attempt, cause=cause, exit=exit_)
+
+
+def _never_again(cause: StopCause | None) -> StopCause | None:
+    """Of a job that the store lacks nobody knows how it would run again."""
+    return None if cause in STOPPED_TO_RUN_AGAIN else cause
+
+
+def _begun(at: Instant, exit_: RankExit) -> Instant:
+    """When an attempt began that has ended: as long before now as it was read; nobody says when it ended."""
+    return Instant(at - exit_.use.span) if exit_.use is not None else at
+
+
+def _as_found(event: InventoryReported, key: RankKey, origin: Origin, what: ReportedState) -> Job:
+    """A job that the store lacks, by what its launch said and how it ended, or is ended now."""
+    at, where = event.at, f"found on node {event.node} after the store was put back"
+    if isinstance(what, ReportedExited):
+        started_at, exit_ = _begun(at, what.exit), what.exit
+        finished = _end_as_told(at, exit_, where)
+    else:
+        assert isinstance(what, ReportedRunning)
+        started_at = Instant(at - what.run_span)
+        message = f"{where}, which lacks it: it ran, and was ended"
+        exit_ = RankExit(exit=None, reason=STORE_GAP, message=message, output_is_complete=False)
+        finished = Finished(outcome=Outcome.CANCELLED, at=at, reason=STORE_GAP, message=message)
+    ended = EndedAttempt(
+        number=key.attempt,
+        placed_at=started_at,
+        ended_at=at,
+        ranks=(Rank(placement=origin.placement, started_at=started_at, exit=exit_),),
+        reason=exit_.reason,
+        message=exit_.message,
+        output_is_complete=exit_.output_is_complete,
+        lineage=key.lineage,
+    )
+    placement = origin.placement
+    resources = Resources(gpus=len(placement.devices), cpus=placement.cpus, memory_bytes=placement.memory_bytes)
+    return Job(
+        id=key.job,
+        user=origin.user,
+        spec=JobSpec(argv=origin.argv, name=origin.name, cwd="", resources=resources, is_requeueable=False),
+        band=Band.NORMAL,
+        submitted_at=origin.submitted_at,
+        state=finished,
+        attempt_count=key.attempt,
+        past=(ended,),
+    )
+
+
+def _end_as_told(at: Instant, exit_: RankExit, where: str) -> Finished:
+    message = f"{where}: {exit_.message}" if exit_.message else where
+    match exit_:
+        case RankExit(stop_cause=StopCause.CANCELLED):
+            outcome = Outcome.CANCELLED
+        case RankExit(stop_cause=StopCause.TIME_LIMIT):
+            outcome = Outcome.TIMED_OUT
+        case RankExit(exit=ExitCode(code=0), stop_cause=None):
+            outcome = Outcome.SUCCEEDED
+        case _:
+            outcome = Outcome.FAILED
+    return Finished(outcome=outcome, at=at, reason=exit_.reason, message=message, exit=exit_.exit)
