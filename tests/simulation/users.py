@@ -9,7 +9,6 @@ from scheduler.state.events import (
     BandRequested,
     CancelRequested,
     DrainRequested,
-    EntryRequested,
     Event,
     ForgetRequested,
     HoldRequested,
@@ -245,7 +244,6 @@ class Users:
         band = self._rng.choice(list(Band))
         self._ask(lambda at, by: BandRequested(at=at, by=by, jobs=(job,), band=band))
         self._ask(lambda at, by: SignalRequested(at=at, by=by, jobs=(job,), signal=10))
-        self._ask(lambda at, by: EntryRequested(at=at, by=by, job=job, attempt=1, port=8888))
         self._ask(lambda at, by: HoldRequested(at=at, by=by, jobs=(job,), is_held=True))
 
     def drain(self, node: str, *, is_draining: bool) -> None:
