@@ -29,7 +29,7 @@ from .updating import limit_again
 STORE_GAP = "STORE_GAP"
 """The reason for which a job that the store lacks was ended."""
 
-STOPPED_TO_RUN_AGAIN = frozenset({StopCause.REQUEUED, StopCause.PREEMPTED, StopCause.STALE})
+STOPPED_TO_RUN_AGAIN = frozenset({StopCause.REQUEUED, StopCause.PREEMPTED})
 """Who was stopped so had not come to an end: the job waits again."""
 
 
@@ -54,7 +54,7 @@ def found_by(
     told: dict[RankKey, ReportedState] = {**forgotten, **seen}
     of_jobs: dict[JobId, RankKey] = {}
     for key in sorted(told):
-        if key in origins and isinstance(told[key], ReportedRunning | ReportedExited):
+        if key in origins and isinstance(told[key], ReportedRunning | ReportedExited) and not _was_refused(told[key]):
             of_jobs[key.job] = key  # the newest attempt of a job is the last
     records: list[Record] = []
     commands: list[Command] = []
@@ -94,6 +94,11 @@ def _may_be_adopted(job: Job, key: RankKey, origin: Origin) -> bool:
     waits = isinstance(job.state, Queued | Deferred | Held)
     is_plain = origin.node_count == 1 and not (origin.serves or job.spec.serves)
     return is_the_same and waits and is_plain and key.attempt > job.attempt_count
+
+
+def _was_refused(what: ReportedState) -> bool:
+    """Whether a scheduler ended it as one that counts for nothing; nor was its output wanted then."""
+    return isinstance(what, ReportedExited) and what.exit.stop_cause is StopCause.STALE
 
 
 class _Devices:

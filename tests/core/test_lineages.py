@@ -358,6 +358,16 @@ def test_a_node_that_lies_about_whose_an_attempt_is_ends_nobodys_job() -> None:
     assert isinstance(fleet.job(1).state, Queued), "without an origin nothing is taken for a job's"
 
 
+def test_what_was_ended_as_one_that_counts_for_nothing_is_not_taken_up_later() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    stale = end(0, exit=ExitSignal(signal=9), stop_cause=StopCause.STALE)
+    turn = tells(fleet, node, ended=((lost(1), stale),), origins=((lost(1), origin(fleet, 1)),))
+    assert [type(each) for each in turn.records] == [GapToldOf] and isinstance(fleet.job(1).state, Queued)
+    deque(fleet.advance(Span(FENCE + SECOND)), 0)
+    assert placed(fleet) == [1]
+
+
 def test_of_two_attempts_that_had_the_same_device_one_is_not_taken() -> None:
     fleet = Fleet(LIMITS, lineage=FIRST)
     node = cut(fleet, spec(gpus=1), spec(gpus=1))

@@ -5,7 +5,7 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -206,6 +206,9 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         if node is None:
             raise GpufleetError(Reason.NODE_NOT_FOUND, f"node {connection.node!r} has not registered")
         connection.heard(request.sequence)
+        if forgotten:
+            told = tuple(forgotten)
+            forgotten = await self._outputs.on_thread(lambda: [(key, self._as_stored(key, what)) for key, what in told])
         event = events.InventoryReported(
             at=self._engine.now(),
             node=connection.node,
@@ -228,6 +231,15 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         for key, what in (*entries, *forgotten):
             if isinstance(what, events.ReportedExited) and self._is_on(connection.node, key):
                 self._outputs.await_end(key, what.exit.output_ends)
+
+    def _as_stored(self, key: RankKey, what: events.ReportedExited) -> events.ReportedExited:
+        """An end of which nothing more can come than what is stored: its node has nothing of it any more."""
+        exit_ = what.exit
+        stored = (min(end.end_offset, self._outputs.store.synced(key, end.stream)) for end in exit_.output_ends)
+        ends = tuple(replace(end, end_offset=offset) for end, offset in zip(exit_.output_ends, stored, strict=True))
+        if ends == exit_.output_ends:
+            return what
+        return replace(what, exit=replace(exit_, output_ends=ends, output_is_complete=False))
 
     def _has_told(self, node: NodeName) -> asyncio.Event:
         """Set once an inventory of a node was taken in, and all that follows from it is durable."""
