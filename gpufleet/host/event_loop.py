@@ -6,12 +6,14 @@ time. It is for Linux alone (`pip install 'gpufleet[uvloop]'`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.host.facts import first_installed
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -32,12 +34,16 @@ def run(main: Coroutine[Any, Any, T], choice: str) -> T:
     except GpufleetError:
         main.close()
         raise
+    import asyncio  # settings name the choices, and who reads settings alone does not wait for this
+
     with asyncio.Runner(loop_factory=made) as runner:
         return runner.run(main)
 
 
 def running_loop_in_words() -> str:
     """What the running loop is, such as `uvloop 0.22.1`; `asyncio` is Python's own."""
+    import asyncio
+
     module = type(asyncio.get_running_loop()).__module__.partition(".")[0]
     return f"uvloop {first_installed([UVLOOP])}" if module == UVLOOP else ASYNCIO
 
