@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpufleet.jobs.cutting import Part, plans_of
 from gpufleet.jobs.files import trouble_with_path
-from gpufleet.jobs.folders import Chunk, Entry, EntryKind, Folder, ManifestError, manifest_of
+from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, ManifestError, manifest_of
 from gpufleet.jobs.results import (
     PROBLEM_CHARS_MAX,
     PROBLEMS_MAX,
@@ -74,7 +74,9 @@ def look(root: Path, lines: tuple[str, ...]) -> Left:
             del files[RESULT_FILES_MAX:]
         plans = list(plans_of(files))
         digests = [hashlib.sha256(_bytes(top, plan)).hexdigest() for plan in plans]
-    chunks = tuple(Chunk(each, sum(part.size for part in plan)) for each, plan in zip(digests, plans, strict=True))
+    chunks = tuple(
+        FolderChunk(each, sum(part.size for part in plan)) for each, plan in zip(digests, plans, strict=True)
+    )
     entries = tuple(Entry(each.path, EntryKind.FILE, each.size, each.is_executable) for each in files)
     try:
         left.manifest = manifest_of(Folder(entries, chunks))

@@ -13,11 +13,11 @@ from gpufleet.v1 import job_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.cutting import plans_of
-from gpufleet.jobs.folders import Chunk, Entry, EntryKind, Folder, ManifestError, manifest_of
+from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, ManifestError, manifest_of
 
 from . import known_chunks
 from .known_chunks import Plan
-from .scanning import OPTION, Found, FoundFile, Limits, scan
+from .scanning import OPTION, FoundFile, Limits, ScannedFolder, scan
 
 READERS = 4
 """Chunks that are read at the same time, of 8 MiB at most each."""
@@ -27,7 +27,7 @@ READERS = 4
 class Prepared:
     """A folder that can be sent: its manifest, and what each chunk is made of, by digest."""
 
-    found: Found
+    found: ScannedFolder
     manifest: bytes
     plans: dict[str, Plan]
     folder: job_pb2.InputFolder
@@ -38,7 +38,9 @@ def prepare(root: Path, limits: Limits) -> Prepared:
     found = scan(root, limits)
     plans = list(plans_of(found.files))
     digests = _digests(root, plans)
-    chunks = tuple(Chunk(digest, sum(part.size for part in plan)) for digest, plan in zip(digests, plans, strict=True))
+    chunks = tuple(
+        FolderChunk(digest, sum(part.size for part in plan)) for digest, plan in zip(digests, plans, strict=True)
+    )
     folder = Folder(_entries(found), chunks)
     try:
         manifest = manifest_of(folder)
@@ -53,7 +55,7 @@ def prepare(root: Path, limits: Limits) -> Prepared:
     return Prepared(found, manifest, dict(zip(digests, plans, strict=True)), described)
 
 
-def _entries(found: Found) -> tuple[Entry, ...]:
+def _entries(found: ScannedFolder) -> tuple[Entry, ...]:
     entries = [Entry(each.path, EntryKind.FILE, each.size, each.is_executable) for each in found.files]
     entries += [Entry(path, EntryKind.LINK, target=target) for path, target in found.links.items()]
     entries += [Entry(path, EntryKind.EMPTY_FOLDER) for path in found.empty_folders]

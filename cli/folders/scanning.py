@@ -46,7 +46,7 @@ class FoundFile:
 
 
 @dataclass(slots=True)
-class Found:
+class ScannedFolder:
     """All that goes along, by path in order, and what is worth a word."""
 
     root: Path
@@ -65,13 +65,13 @@ class Found:
         return len(self.files) + len(self.links) + len(self.empty_folders)
 
 
-def scan(root: Path, limits: Limits) -> Found:
+def scan(root: Path, limits: Limits) -> ScannedFolder:
     """Look through a folder. Errors: FILE_NOT_FOUND, INVALID_ARGUMENT, FILE_TOO_LARGE, each with what to type next."""
     if not root.exists():
         raise GpufleetError(Reason.FILE_NOT_FOUND, f"there is no folder {root}", next_step="Check its name.")
     if not root.is_dir():
         raise invalid(OPTION, f"{root} is no folder", next_step=f"A single file goes along with: --file {root}")
-    found = Found(root)
+    found = ScannedFolder(root)
     most = min(limits.files_max, ENTRIES_MAX)
     walked = _walk(root, "", rules_above(root), found)
     found.files += [each for each in islice(walked, most) if isinstance(each, FoundFile)]
@@ -84,7 +84,7 @@ def scan(root: Path, limits: Limits) -> Found:
     return found
 
 
-def _walk(folder: Path, path: str, rules: Rules, found: Found) -> Iterator[FoundFile | str]:
+def _walk(folder: Path, path: str, rules: Rules, found: ScannedFolder) -> Iterator[FoundFile | str]:
     """Each thing below a folder that goes along; links and empty folders are noted in `found`."""
     try:
         with os.scandir(folder) as opened:
@@ -135,7 +135,7 @@ def _walk(folder: Path, path: str, rules: Rules, found: Found) -> Iterator[Found
             raise _unreadable(inner, problem) from None
 
 
-def _check_links(found: Found) -> None:
+def _check_links(found: ScannedFolder) -> None:
     if not found.links:
         return
     paths = {each.path for each in found.files} | found.links.keys() | set(found.empty_folders)
@@ -183,7 +183,7 @@ def _unreadable(path: str, problem: OSError) -> GpufleetError:
     )
 
 
-def _too_many(found: Found, more: Iterable[FoundFile | str], most: int) -> GpufleetError:
+def _too_many(found: ScannedFolder, more: Iterable[FoundFile | str], most: int) -> GpufleetError:
     rest = (each if isinstance(each, str) else each.path for each in more)
     paths = [*(each.path for each in found.files), *rest]
     counts = Counter(path.partition("/")[0] for path in paths if "/" in path)
@@ -195,7 +195,7 @@ def _too_many(found: Found, more: Iterable[FoundFile | str], most: int) -> Gpufl
     return invalid(OPTION, said, reason=Reason.FILE_TOO_LARGE, next_step=f"{leave}{take}")
 
 
-def _too_large(found: Found, most: int) -> GpufleetError:
+def _too_large(found: ScannedFolder, most: int) -> GpufleetError:
     sizes: Counter[str] = Counter()
     for each in found.files:
         sizes[each.path.partition("/")[0]] += each.size
@@ -211,7 +211,7 @@ def _too_large(found: Found, most: int) -> GpufleetError:
     )
 
 
-def largest(found: Found) -> str:
+def largest(found: ScannedFolder) -> str:
     """The five largest files, with their sizes."""
     files = sorted(found.files, key=lambda each: (-each.size, each.path))[:LARGEST_SHOWN]
     return ", ".join(f"{each.path} {format_size(each.size)}" for each in files)

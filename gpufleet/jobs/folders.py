@@ -51,7 +51,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class FolderChunk:
     """A part of the contents of the files, by its SHA-256 in hexadecimal."""
 
     digest: str
@@ -63,7 +63,7 @@ class Folder:
     """What a manifest says: the contents of the files, in the order of the entries, are the chunks in theirs."""
 
     entries: tuple[Entry, ...]
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[FolderChunk, ...]
 
     @property
     def content_bytes(self) -> int:
@@ -125,10 +125,10 @@ def _entry(message: files_pb2.FolderEntry) -> Entry:
     return Entry(message.path, kind, message.size_bytes, message.is_executable, message.link_target)
 
 
-def _chunk(number: int, message: files_pb2.FolderChunk) -> Chunk:
+def _chunk(number: int, message: files_pb2.FolderChunk) -> FolderChunk:
     if len(message.digest) != DIGEST_BYTES:
         raise ManifestError(f"chunk {number:,} has no SHA-256")
-    return Chunk(message.digest.hex(), message.size_bytes)
+    return FolderChunk(message.digest.hex(), message.size_bytes)
 
 
 def _check(folder: Folder) -> None:

@@ -94,7 +94,7 @@ def put(settings: SchedulerSettings, archive: Archive) -> int:
     return written
 
 
-def _put(shelf: SegmentStore, piece: output_list.Piece, stored: int, source: Unpacking) -> int:
+def _put(shelf: SegmentStore, piece: output_list.OutputPiece, stored: int, source: Unpacking) -> int:
     """Write what is missing of a piece."""
     position = waiting = 0
     for chunk in source.chunks(piece.bytes):

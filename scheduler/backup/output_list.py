@@ -34,7 +34,7 @@ Take = Callable[[SegmentStore, SegmentKey, int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputPiece:
     """A piece of output: its bytes, and the marks of its stream where it is the first."""
 
     segment: SegmentKey
@@ -81,7 +81,7 @@ def shelf_to_read(settings: SchedulerSettings) -> SegmentStore | None:
     return open_shelf(settings.store, 0, settings.data / FOLDER)
 
 
-def listed_in(archive: Archive) -> Iterator[Piece]:
+def listed_in(archive: Archive) -> Iterator[OutputPiece]:
     """Each piece that a backup lists. Errors: BACKUP_INVALID."""
     for lines in parts.lines_of(archive, PREFIX):
         for line in lines:
@@ -96,7 +96,7 @@ def listed_in(archive: Archive) -> Iterator[Piece]:
                 raise GpufleetError(Reason.BACKUP_INVALID, f"{archive.path}: no stream is called {stream!r}")
             key = RankKey(JobId(job), attempt, rank, lineage)
             segment = SegmentKey(key, OutputStream[stream.upper()], start, is_head)
-            yield Piece(segment, size, [Mark(Instant(at), end) for at, end in times])
+            yield OutputPiece(segment, size, [Mark(Instant(at), end) for at, end in times])
 
 
 def sizes_on(shelf: SegmentStore | None, job: JobId) -> dict[SegmentKey, Segment]:

@@ -9,7 +9,7 @@ from typing import Any
 from gpufleet.v1 import job_pb2, node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
-from gpufleet.jobs.folders import Chunk, Entry, Folder, manifest_of
+from gpufleet.jobs.folders import Entry, Folder, FolderChunk, manifest_of
 from node_agent.credential import CREDENTIAL_FILE
 from node_agent.identity import IDENTITY_FILE
 from tests.api.test_own_node import agent, why
@@ -19,7 +19,7 @@ from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS
 from tests.gpufleet_lib.hostile_manifests import BYTES, HOSTILE
 
-CHUNK = Chunk(hashlib.sha256(BYTES).hexdigest(), len(BYTES))
+CHUNK = FolderChunk(hashlib.sha256(BYTES).hexdigest(), len(BYTES))
 RIGHT = manifest_of(Folder((Entry("d/a", size_bytes=4),), (CHUNK,)))
 
 
@@ -48,7 +48,7 @@ async def test_every_hostile_manifest_is_refused_and_no_job_is_made(fleet: Fleet
 async def test_a_folder_is_taken_when_all_of_it_is_there_and_is_what_was_said(fleet: Fleet, admin: Client) -> None:
     chunk = b"only this test has it"
     manifest = manifest_of(
-        Folder((Entry("d/b", size_bytes=len(chunk)),), (Chunk(hashlib.sha256(chunk).hexdigest(), len(chunk)),))
+        Folder((Entry("d/b", size_bytes=len(chunk)),), (FolderChunk(hashlib.sha256(chunk).hexdigest(), len(chunk)),))
     )
     right = folder(manifest, content=len(chunk))
     error = await refused(admin, folder=right)

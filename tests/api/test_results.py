@@ -11,7 +11,7 @@ import pytest
 from gpufleet.v1 import files_pb2, node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
-from gpufleet.jobs.folders import Chunk, Entry, EntryKind, Folder, manifest_of
+from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, manifest_of
 from node_agent.credential import CREDENTIAL_FILE
 from node_agent.identity import IDENTITY_FILE
 from tests.api.test_own_node import agent, why
@@ -23,7 +23,7 @@ from tests.e2e.processes import DEADLINE_SECONDS
 pb = node_agent_pb2
 DATA = b"a result"
 DIGEST = hashlib.sha256(DATA).hexdigest()
-MANIFEST = manifest_of(Folder((Entry("r", size_bytes=len(DATA)),), (Chunk(DIGEST, len(DATA)),)))
+MANIFEST = manifest_of(Folder((Entry("r", size_bytes=len(DATA)),), (FolderChunk(DIGEST, len(DATA)),)))
 
 
 async def test_nobody_brings_what_no_attempt_of_theirs_left_and_what_is_stored_stays(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.jobs.folders import Chunk, Entry, EntryKind, Folder, ManifestError, folder_of, manifest_of
+from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, ManifestError, folder_of, manifest_of
 from tests.gpufleet_lib.hostile_manifests import HOSTILE
 
 DIGEST = "ab" * 32
@@ -18,7 +18,7 @@ RIGHT = Folder(
         Entry("l", EntryKind.LINK, target="d"),
         Entry("m", EntryKind.LINK, target="l"),
     ),
-    (Chunk(DIGEST, 4), Chunk("cd" * 32, 1)),
+    (FolderChunk(DIGEST, 4), FolderChunk("cd" * 32, 1)),
 )
 
 

@@ -46,7 +46,7 @@ class AgentProcess:
 
     async def start(self) -> None:
         own = {name: value for name, value in os.environ.items() if not name.startswith("GPUCTL_")}
-        environment = own | self.environment
+        environment = own | {"GPUCTL_AGENT_ISOLATION_USERS": "shared"} | self.environment
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment

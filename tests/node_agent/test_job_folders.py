@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gpufleet.v1 import node_agent_pb2 as pb
 
-from gpufleet.jobs.folders import Chunk, Entry, EntryKind, Folder, folder_of, manifest_of
+from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, folder_of, manifest_of
 from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import job_files
 from node_agent.core.launch import InputFolder, Refusal, RefusalReason
@@ -52,8 +52,8 @@ async def laid_out(files: JobFiles, stub: Stub, folder: InputFolder, key: RankKe
         await asyncio.gather(holding, return_exceptions=True)
 
 
-def chunk(data: bytes) -> Chunk:
-    return Chunk(hashlib.sha256(data).hexdigest(), len(data))
+def chunk(data: bytes) -> FolderChunk:
+    return FolderChunk(hashlib.sha256(data).hexdigest(), len(data))
 
 
 PARTS = (b"ab" + b"cde", b"fgh", b"fgh", b"i")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.jobs.folders import Chunk, Entry, Folder, ManifestError, manifest_of
+from gpufleet.jobs.folders import Entry, Folder, FolderChunk, ManifestError, manifest_of
 from scheduler.blobs import folders
 from scheduler.blobs.opening import chunks_of, folders_needed_by, left_by_jobs, needed_by
 from scheduler.blobs.results import Stored
@@ -22,7 +22,7 @@ PARTS = [b"one", b"two", b"one"]
 
 
 def folder(parts: list[bytes] = PARTS) -> bytes:
-    chunks = tuple(Chunk(hashlib.sha256(each).hexdigest(), len(each)) for each in parts)
+    chunks = tuple(FolderChunk(hashlib.sha256(each).hexdigest(), len(each)) for each in parts)
     return manifest_of(Folder((Entry("a", size_bytes=sum(map(len, parts))),), chunks))
 
 
@@ -70,7 +70,7 @@ def test_a_manifest_is_read_once_and_of_many_the_last_ones_are_known(
 
 def test_a_chunk_of_two_sizes_is_refused(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    chunks = (Chunk("ab" * 32, 3), Chunk("ab" * 32, 4))
+    chunks = (FolderChunk("ab" * 32, 3), FolderChunk("ab" * 32, 4))
     digest = upload(store, ANN, manifest_of(Folder((Entry("a", size_bytes=7),), chunks)))
     with pytest.raises(ManifestError, match="two sizes"):
         store.folders.contents(ANN, digest)

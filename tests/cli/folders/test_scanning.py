@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.folders.scanning import Found, Limits, scan
+from cli.folders.scanning import Limits, ScannedFolder, scan
 from gpufleet.errors import GpufleetError, Reason
 
 ENOUGH = Limits(10**9, 1_000)
@@ -22,7 +22,7 @@ def made(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def paths(found: Found) -> list[str]:
+def paths(found: ScannedFolder) -> list[str]:
     return [each.path for each in found.files]
 
 

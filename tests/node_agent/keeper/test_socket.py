@@ -180,7 +180,7 @@ def test_the_keeper_loads_nothing_but_the_standard_library_its_own_package_and_r
     loaded = set(done.stdout.split())
     assert "gpufleet.node_agent.keeper.keeper" in loaded
     foreign = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
-    allowed = ("gpufleet.node_agent.core", "gpufleet.node_agent.keeper", "gpufleet.node_agent.spool")
+    allowed = tuple(f"gpufleet.node_agent.{name}" for name in ("control_groups", "core", "keeper", "spool"))
     assert {name for name in foreign if not name.startswith(allowed)} <= {
         *("gpufleet", "gpufleet.node_agent"),
         *("gpufleet.jobs", "gpufleet.jobs.runs"),
