@@ -37,7 +37,7 @@ def step(state: State, event: Event) -> Decision:
     """Take note of an event, decide what follows, and make it true in memory."""
     live.apply_event(state.live, state.durable, state.limits, event)
     decision = with_consequences(state, with_worker_ends(state, decide(state, event)))
-    decision = together(gaps.told_by(state, event, decision), decision)
+    decision = together(gaps.reported_by(state, event, decision), decision)
     make_true(state, decision)
     return decision
 

@@ -6,9 +6,9 @@ A database that was put back lacks what happened since it was copied, and somebo
 
 from ..policy.gap import is_over
 from ..state.events import Event, InventoryReported, RankExited, RankRefused, SchedulerStarted
-from ..state.gap import Gap
+from ..state.gap import HistoryGap
 from ..state.ids import JobId
-from ..state.records import AttemptFound, GapAccepted, GapClosed, GapToldOf, NumbersRaised, Record
+from ..state.records import AttemptFound, GapAccepted, GapClosed, GapNodeReported, NumbersRaised, Record
 from ..state.state import State
 from ..state.units import Instant
 from .decision import NOTHING, Decision
@@ -27,11 +27,11 @@ def on_scheduler_started(state: State, event: SchedulerStarted) -> Decision:
     awaited = tuple(sorted(state.durable.nodes))
     jobs_from = JobId(max(event.jobs_above + 1, counters.next_job))
     below = JobId(counters.next_job)
-    gap = Gap(at=event.at, reason=event.gap, jobs_below=below, jobs_from=jobs_from, awaited=awaited)
+    gap = HistoryGap(at=event.at, reason=event.gap, jobs_below=below, jobs_from=jobs_from, awaited=awaited)
     return Decision(records=(*records, GapAccepted(at=event.at, gap=gap)))
 
 
-def told_by(state: State, event: Event, decision: Decision) -> Decision:
+def reported_by(state: State, event: Event, decision: Decision) -> Decision:
     """That a node has told what it runs, and runs nothing that the store lacks: by its inventory, or an end of that."""
     gap = state.durable.gap
     if gap is None or gap.is_closed or not isinstance(event, InventoryReported | RankExited | RankRefused):
@@ -42,7 +42,7 @@ def told_by(state: State, event: Event, decision: Decision) -> Decision:
     found = {key for each in decision.records if isinstance(each, AttemptFound) for key in each.attempt.keys(each.job)}
     if live.lingering - found:
         return NOTHING
-    return Decision(records=(GapToldOf(at=event.at, node=event.node),))
+    return Decision(records=(GapNodeReported(at=event.at, node=event.node),))
 
 
 def closed_if_over(state: State, at: Instant) -> Decision:

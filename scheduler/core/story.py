@@ -149,7 +149,7 @@ def sentence(record: Record) -> str:
         case records.GapAccepted(gap=gap):
             awaited = ", ".join(gap.awaited) or "no node"
             return f"The store lacks history{_because(gap.reason)}; its jobs wait for what is told by {awaited}."
-        case records.GapToldOf(node=name):
+        case records.GapNodeReported(node=name):
             return f"Node {name} has told what it runs, and runs nothing that the store lacks."
         case records.GapReleased(job=job_id, by=by):
             return f"{by} lets job {job_id} start, though the store lacks what happened before it was put back."

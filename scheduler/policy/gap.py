@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..state.durable import Durable
 from ..state.equal_jobs import EqualJobs
-from ..state.gap import Gap
+from ..state.gap import HistoryGap
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Job
 from ..state.limits import Limits
@@ -32,7 +32,7 @@ def waits_for(limits: Limits, spec: JobSpec) -> Span:
 class GapHold:
     """What jobs from before a gap wait for at an instant."""
 
-    gap: Gap
+    gap: HistoryGap
     at: Instant
     limits: Limits
     durable: Durable

@@ -10,7 +10,7 @@ from . import jobs, records
 from .attempts import Attempt, EndedAttempt
 from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, secret_key, take_out
 from .equal_jobs import EqualJobs
-from .gap import Gap
+from .gap import HistoryGap
 from .gpu_choice import begun_anew, fallen_back, needing_gpus
 from .ids import JobId, NodeName, RankKey
 from .indexes import index, index_equals, unindex_alike
@@ -164,7 +164,7 @@ def apply(durable: Durable, record: Record) -> None:
             _keep(durable, replace(durable.counters, next_job=next_job, next_session=next_session))
         case records.GapAccepted(gap=gap):
             _keep(durable, gap)
-        case records.GapToldOf(node=name):
+        case records.GapNodeReported(node=name):
             _keep(durable, _told_of(_gap(durable), name))
         case records.GapReleased(spans=spans):
             gap = _gap(durable)
@@ -210,12 +210,12 @@ def apply(durable: Durable, record: Record) -> None:
             assert_never(record)
 
 
-def _gap(durable: Durable) -> Gap:
+def _gap(durable: Durable) -> HistoryGap:
     assert durable.gap is not None, "there was no gap"
     return durable.gap
 
 
-def _told_of(gap: Gap, node: NodeName) -> Gap:
+def _told_of(gap: HistoryGap, node: NodeName) -> HistoryGap:
     return replace(gap, awaited=tuple(name for name in gap.awaited if name != node))
 
 

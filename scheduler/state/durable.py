@@ -12,7 +12,7 @@ from typing import Any, assert_never
 from .access import Counters, RememberedRequest, Secret, Token
 from .attempts import Rank
 from .equal_jobs import EqualJobs, Jobs
-from .gap import Gap
+from .gap import HistoryGap
 from .ids import JobId, NodeName, RankKey, SecretKey, SecretName, TokenId, UserName
 from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import Job, Tally
@@ -21,7 +21,20 @@ from .sessions.session import Model, ModelName, Session, SessionId, Sessions
 from .specs import Asked
 from .usage import Usage
 
-Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters | Model | Session | Secret | Gap
+Entity = (
+    Job
+    | EqualJobs
+    | Tally
+    | Usage
+    | Node
+    | Token
+    | RememberedRequest
+    | Counters
+    | Model
+    | Session
+    | Secret
+    | HistoryGap
+)
 EntityKey = tuple[str, str]
 
 
@@ -37,7 +50,7 @@ KINDS: dict[type[Entity], tuple[str, Callable[[Any], str]]] = {
     Model: ("model", lambda model: str(model.name)),
     Session: ("session", lambda session: str(session.id)),
     Secret: ("secret", lambda secret: secret_key(secret.user, secret.name)[1]),
-    Gap: ("gap", lambda gap: "last"),
+    HistoryGap: ("gap", lambda gap: "last"),
 }
 """The kind of each class of entity in the store, and what its id is there."""
 
@@ -68,7 +81,7 @@ class Durable(Indexes):
     requests: dict[tuple[UserName, str], RememberedRequest] = field(default_factory=dict)
     secrets: dict[SecretKey, Secret] = field(default_factory=dict)
     counters: Counters = Counters()
-    gap: Gap | None = None
+    gap: HistoryGap | None = None
     models: dict[ModelName, Model] = field(default_factory=dict)
     sessions: Sessions = field(default_factory=Sessions)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
@@ -189,7 +202,7 @@ def adopt(durable: Durable, entity: Entity) -> None:
             durable.secrets[entity.key] = entity
         case Counters():
             durable.counters = entity
-        case Gap():
+        case HistoryGap():
             durable.gap = entity
         case Model():
             durable.models[entity.name] = entity

@@ -15,7 +15,7 @@ RELEASED_SPANS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class HistoryGap:
     """The last time that history was cut off. `at` is the start that accepted it, `reason` what was found then.
 
     Jobs below `jobs_below` were there before. None of them is placed until the nodes in `awaited`, all that the store

@@ -9,7 +9,7 @@ from gpufleet.jobs.runs import FileRun, StopCause
 
 from .access import RememberedRequest, Secret, Token
 from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous
-from .gap import Gap
+from .gap import HistoryGap
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
@@ -406,11 +406,11 @@ class GapAccepted:
     """A person went on with a store that lacks history. Its jobs wait for what nodes tell."""
 
     at: Instant
-    gap: Gap
+    gap: HistoryGap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GapToldOf(OfNode):
+class GapNodeReported(OfNode):
     """A node that is waited for since the last gap has told what it runs, and runs nothing that the store lacks."""
 
 
@@ -553,7 +553,7 @@ Record = (
     | CredentialRenewed
     | NumbersRaised
     | GapAccepted
-    | GapToldOf
+    | GapNodeReported
     | GapReleased
     | GapOutlived
     | GapClosed

@@ -20,7 +20,7 @@ from scheduler.state.events import (
     SchedulerStarted,
     WantedJob,
 )
-from scheduler.state.gap import Gap, Origin, digest_of_argv
+from scheduler.state.gap import HistoryGap, Origin, digest_of_argv
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Finished, Items, Queued, Running
@@ -30,9 +30,9 @@ from scheduler.state.records import (
     AttemptPlaced,
     AttemptVoided,
     GapAccepted,
+    GapNodeReported,
     GapOutlived,
     GapReleased,
-    GapToldOf,
     JobFound,
     NumbersRaised,
 )
@@ -120,7 +120,7 @@ def test_after_a_gap_numbers_of_jobs_and_sessions_go_on_above_all_that_were_give
     fleet.submit(spec())
     turn = fleet.take_up(SchedulerStarted(at=fleet.now, gap=GAP, jobs_above=JobId(3_000), sessions_above=2_000))
     raised = NumbersRaised(at=fleet.now, next_job=JobId(3_001), next_session=2_001, reason=GAP)
-    gap = Gap(at=fleet.now, reason=GAP, jobs_below=JobId(2), jobs_from=JobId(3_001))
+    gap = HistoryGap(at=fleet.now, reason=GAP, jobs_below=JobId(2), jobs_from=JobId(3_001))
     assert turn.records == (raised, GapAccepted(at=fleet.now, gap=gap))
     assert fleet.state.durable.counters.next_session == 2_001
     fleet.submit(spec())
@@ -210,7 +210,7 @@ def test_a_launch_that_may_have_been_given_up_is_not_sent_again_after_a_gap() ->
     fleet.announce(node)
     turn = fleet.inventory(node)
     assert not [each for each in turn.commands if isinstance(each, LaunchAttempt)]
-    assert [type(each) for each in turn.records] == [GapToldOf, AttemptVoided]
+    assert [type(each) for each in turn.records] == [GapNodeReported, AttemptVoided]
     deque(fleet.advance(Span(FENCE)), 0)
     assert placed(fleet) == [1] and fleet.job(1).attempt_count == 2
 
@@ -278,7 +278,7 @@ def test_an_attempt_that_runs_and_that_the_store_lacks_is_its_jobs_and_goes_on()
     fleet = Fleet(LIMITS, lineage=FIRST)
     node = cut(fleet, spec(gpus=1, time_limit=Span(100 * SECOND)))
     turn = tells(fleet, node, (lost(1), RAN), origins=((lost(1), origin(fleet, 1)),))
-    assert [type(each) for each in turn.records] == [GapToldOf, AttemptFound]
+    assert [type(each) for each in turn.records] == [GapNodeReported, AttemptFound]
     assert KeepAttempt(node=node.name, key=lost(1)) in turn.commands
     assert not [each for each in turn.commands if isinstance(each, KillAttempt | ForgetAttempt)]
     job = fleet.job(1)
@@ -314,7 +314,7 @@ def test_an_end_whose_output_its_node_still_has_is_not_forgotten_before_that_is_
     node = cut(fleet, spec(gpus=1))
     fleet.announce(node)
     turn = fleet.inventory(node, [(lost(1), end(3))], origins=[(lost(1), origin(fleet, 1))])
-    assert [type(each) for each in turn.records] == [GapToldOf, AttemptFound] and not turn.commands
+    assert [type(each) for each in turn.records] == [GapNodeReported, AttemptFound] and not turn.commands
     ended = fleet.take_up(OutputSynced(at=fleet.now, key=lost(1), ends=()))
     assert ForgetAttempt(node=node.name, key=lost(1)) in ended.commands and fleet.job(1).is_finished
 
@@ -363,7 +363,7 @@ def test_what_was_ended_as_one_that_counts_for_nothing_is_not_taken_up_later() -
     node = cut(fleet, spec(gpus=1))
     stale = end(0, exit=ExitSignal(signal=9), stop_cause=StopCause.STALE)
     turn = tells(fleet, node, ended=((lost(1), stale),), origins=((lost(1), origin(fleet, 1)),))
-    assert [type(each) for each in turn.records] == [GapToldOf] and isinstance(fleet.job(1).state, Queued)
+    assert [type(each) for each in turn.records] == [GapNodeReported] and isinstance(fleet.job(1).state, Queued)
     deque(fleet.advance(Span(FENCE + SECOND)), 0)
     assert placed(fleet) == [1]
 
@@ -400,7 +400,7 @@ def test_of_a_job_that_the_store_lacks_what_its_node_still_has_is_taken_in_befor
     output = (OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=9),)
     fleet.announce(node)
     turn = fleet.inventory(node, [(lost(2), end(0, output_ends=output))], origins=[(lost(2), told)])
-    assert [type(each) for each in turn.records] == [GapToldOf, JobFound, AttemptFound]
+    assert [type(each) for each in turn.records] == [GapNodeReported, JobFound, AttemptFound]
     assert ForgetAttempt(node=node.name, key=lost(2)) not in turn.commands and not fleet.store.finished
     ended = fleet.take_up(OutputSynced(at=fleet.now, key=lost(2), ends=output))
     assert ForgetAttempt(node=node.name, key=lost(2)) in ended.commands

@@ -30,7 +30,7 @@ from scheduler.api.roles import Caller, _caller
 from scheduler.links import AgentStream, OpenCheck
 from scheduler.state import commands
 from scheduler.state.access import Role
-from scheduler.state.gap import Gap
+from scheduler.state.gap import HistoryGap
 from scheduler.state.ids import NodeName, TokenId, UserName
 from scheduler.state.units import Instant
 from scheduler.wire.convert_commands import command_proto
@@ -198,7 +198,7 @@ class Reports:
         durable = SimpleNamespace(
             nodes={"n1": SimpleNamespace(agent_id="a")},
             hold=lambda node: SimpleNamespace(ranks=All()),
-            gap=Gap(at=NOW, reason="the database is older", jobs_below=JobId(1)),
+            gap=HistoryGap(at=NOW, reason="the database is older", jobs_below=JobId(1)),
         )
         live = SimpleNamespace(nodes={})
         self.service._engine = SimpleNamespace(
