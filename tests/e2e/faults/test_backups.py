@@ -60,19 +60,20 @@ class People:
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
-        """They go on all the while."""
+        """They go on all the while, and hear the number of each job that they submit."""
+        is_over = asyncio.Event()
 
         async def go_on() -> None:
-            while True:
+            while not is_over.is_set():
                 await self.run()
 
-        tasks = [asyncio.create_task(go_on()) for _ in range(3)]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(go_on())
+            try:
+                yield
+            finally:
+                is_over.set()
 
 
 async def back_up_and_go_on(fleet: Fleet, file: Path) -> tuple[dict[int, str], dict[int, str]]:
