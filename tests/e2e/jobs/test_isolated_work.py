@@ -134,11 +134,15 @@ async def test_pipes_terminals_signals_and_copies_of_output_are_as_anywhere(
     size = job_pb2.TerminalSize(columns=132, rows=50)
     number = await ann.submit("/bin/sh", cwd="/", input=job_pb2.INPUT_MODE_TERMINAL)
     async with Typist(ann, number, size=size) as typist:
-        await typist.type(b"stty size; trap 'echo got it; exit 5' USR1; test -t 0 && echo terminal $((1+1))\n")
+        # A shell that reads a line may not look at a trap before it has the next one.
+        await typist.type(
+            b"stty size; trap 'echo got it; exit 5' USR1; test -t 0 && echo terminal $((1+1)); "
+            b"while :; do sleep 0.1; done\n"
+        )
         await typist.shows(b"50 132\r\n")
         await typist.shows(b"terminal 2\r\n")
         await typist.send(signal=signal.SIGUSR1)
-        await typist.type(b"\n")
+        await typist.shows(b"got it\r\n")
         await typist.end()
     assert typist.exit == job_pb2.ExitStatus(code=5)
 
