@@ -6,9 +6,8 @@ Read `core/duties.py` first: what the agent decides. Then `agent.py`: what is co
     options.py identity.py __main__.py   how it starts: flags and settings, the data folder, the program
     link.py heartbeat.py output.py       the scheduler: dial and register, reports and commands, output
     attempts.py launch.py environment.py what is done with attempts
-    job_files.py                         files that go with jobs: fetched, kept in a cache, copied for each rank
-    job_folders.py                       folders that go with jobs: manifests checked, contents written chunk by chunk
-    leavings.py, results.py              what ranks leave: read as from strangers, brought to the scheduler
+    files/                               files that go along with jobs, and what they leave
+    isolation/ control_groups/           as whom jobs run, and within what
     inside/                              ports of running jobs, for who dials them from elsewhere
     ports.py                             where rank 0 of a gang will listen for the others
     keeping.py keeper/ spool/            the keeper processes, which own the jobs and go on without the agent

@@ -39,13 +39,13 @@ from gpufleet.text.units import format_megabytes, format_size
 from .agent import Node, NodeAgent, Tuning
 from .credential import Credential
 from .identity import DataFolder
-from .isolation import Isolating
-from .isolation_choice import chosen_accounts, sentence_of
-from .isolation_probe import why_not_apart
+from .isolation.accounts import Isolating
+from .isolation.choice import chosen_accounts, sentence_of
+from .isolation.limits import Limiting
+from .isolation.probe import why_not_apart
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
-from .limits import Limiting
 from .machine import Machine, NodeNaming, address_to_advertise, installed_version, node_info, tell_node
 from .options import STOP_KEEPER, node_name, parser, reader_of, token_of, wants_automatic_gpu
 from .verifying import verify

@@ -51,24 +51,24 @@ from .core.duties import Duties
 from .core.launch import Isolation
 from .core.outcome import AttemptView
 from .credential import Credential
-from .file_checks import FileChecks
+from .files.checks import FileChecks
+from .files.job_files import JobFiles
+from .files.results import Results
+from .files.shared_root import SharedRoot
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
 from .inside.forwarding import Forwarding
-from .isolation import Isolating
-from .job_files import JobFiles
+from .isolation.accounts import Isolating
+from .isolation.limits import Limiting
 from .keeper.client import Keepers
 from .keeper.linux import boot_id, boottime_us
 from .keeping import Keeping
 from .launch import READING_SECONDS_MAX, Launcher
-from .limits import Limiting
 from .link import PROTOCOL_VERSION, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Link
 from .machine import Machine
 from .notices import NoticeRecords, Notices
 from .output import OutputSender
 from .program_log import ProgramLog
-from .results import Results
-from .shared_root import SharedRoot
 from .streams import until_first
 from .usage import UsageRecords, Usages, device_summary
 

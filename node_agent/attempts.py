@@ -39,9 +39,10 @@ from .core.expectations import Misfit
 from .core.inventory import AttemptReport, EndReport, Prepared, Refused, SpoolReport, StartReport
 from .core.launch import Objection, Refusal, RefusalReason
 from .core.outcome import AttemptPhase, AttemptView, Stream
+from .files.job_files import JobFiles
+from .files.results import Results
 from .heartbeat import Report
-from .isolation import AccountUnusable
-from .job_files import JobFiles
+from .isolation.accounts import AccountUnusable
 from .keeper.client import Launched
 from .keeping import Keeping
 from .launch import Launcher
@@ -49,7 +50,6 @@ from .machine import sample_to_proto
 from .notices import Notices
 from .output import OutputSender
 from .ports import MasterPorts
-from .results import Results
 from .traces import AttemptTraces
 from .usage import Usages
 

@@ -26,9 +26,9 @@ from .core.expectations import Expectations, Misfit, Unfit, misfit
 from .core.launch import FILES_PATH, Launch
 from .core.outcome import AttemptView
 from .environment import LOOPBACK, free_port, shown_devices
-from .isolation import Isolating
+from .isolation.accounts import Isolating
+from .isolation.limits import Limiting
 from .keeper.linux import boottime_us
-from .limits import Limiting
 from .machine import Machine, reading_of
 from .origins import noted_origin
 from .ports import PORT_MAX

@@ -1,4 +1,4 @@
-"""A small file that is replaced whole or not at all: after a crash of the program it is the old one or the new one."""
+"""What outlives a crash: a small file that is replaced whole or not at all, and paths that are on the disk."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ def replace_file(path: Path, content: bytes, *, is_synced: bool = True) -> None:
             os.fsync(file.fileno())
     unfinished.replace(path)
     if is_synced:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a folder, outlive a crash of the machine. Errors: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

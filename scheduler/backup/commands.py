@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.whole_file import sync_path
 
 from . import archive, checking, losses, restoring
 from .making import make
@@ -115,11 +116,7 @@ def new_file(path: Path, *, replaces: bool) -> Iterator[BinaryIO]:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_path(path.parent)
 
 
 def _what(manifest: Manifest) -> str:

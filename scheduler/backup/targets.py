@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.whole_file import sync_path
 
 from ..state.access import Counters
 from ..store.database import Database, explained
@@ -127,7 +128,7 @@ class SqliteTarget:
             raise explanation(self._new, cause) from error
         finally:
             engine.dispose()
-        _sync(self._new)
+        sync_path(self._new)
 
     def put(self, stamp: str) -> Path | None:
         kept = self._path.with_name(f"{self._path.name}.{stamp}")
@@ -137,9 +138,9 @@ class SqliteTarget:
                 here.unlink(missing_ok=True)
             elif here.exists():
                 here.rename(aside)
-        _sync(self._path.parent)
+        sync_path(self._path.parent)
         self._new.rename(self._path)
-        _sync(self._path.parent)
+        sync_path(self._path.parent)
         return kept if kept.exists() else None
 
     def clear(self) -> None:
@@ -185,12 +186,3 @@ class PostgresTarget:
         with explained(self._database):
             self._connection.commit()
         return None
-
-
-def _sync(path: Path) -> None:
-    """Make a file, or the names in a folder, durable. Errors: OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.whole_file import sync_path
 
 from ..state.ids import UserName
 from .folders import Folders
@@ -167,10 +168,10 @@ class BlobStore:
                 return blob.size
             path = self._path(user, digest, is_whole=False)
             with _explained("synced", path):
-                _sync(path)
+                sync_path(path)
                 if blob.size < size:
-                    _sync(path.parent)
-                    _sync(self._folder)
+                    sync_path(path.parent)
+                    sync_path(self._folder)
                     return blob.size
                 is_right = blob.size == size and _digest_of(path, blob.sha) == digest
             if not is_right:
@@ -178,8 +179,8 @@ class BlobStore:
                 raise GpufleetError(Reason.DIGEST_MISMATCH, f"{blob.size:,} bytes came, and they are not {digest}")
             with _explained("stored", path), self._lock:
                 path.replace(self._path(user, digest, is_whole=True))
-                _sync(path.parent)
-                _sync(self._folder)
+                sync_path(path.parent)
+                sync_path(self._folder)
                 blob.is_whole, blob.sha = True, None
             return size
 
@@ -293,14 +294,6 @@ def _digest_of(path: Path, sha: Any) -> str:
         with path.open("rb") as file:
             sha = hashlib.file_digest(file, "sha256")
     return str(sha.hexdigest())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from node_agent.control_groups.finding import GroupFacts
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
 from node_agent.core.launch import ControlGroup, InputFile, InputFolder, Isolation, Launch
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
+from node_agent.isolation.limits import Limiting
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
 from node_agent.launch import Launcher
-from node_agent.limits import Limiting
 from node_agent.machine import device_to_proto, sample_to_proto
 from scheduler.api.fleet.agents import AgentService
 from scheduler.api.roles import Caller, _caller

@@ -20,11 +20,11 @@ from node_agent.core.duties import Duties
 from node_agent.core.expectations import Expectations
 from node_agent.core.launch import Process, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
+from node_agent.files.job_files import JobFiles
+from node_agent.files.results import Results
 from node_agent.heartbeat import Report
-from node_agent.job_files import JobFiles
 from node_agent.keeper.client import Launched
 from node_agent.keeping import Keeping
-from node_agent.results import Results
 
 KEY = RankKey(JobId(7), 1, 0)
 LAUNCH = LaunchAttempt(

@@ -15,12 +15,13 @@ import pytest
 from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.devices.device import Device, Vendor
 from gpufleet.errors import GpufleetError
-from node_agent import isolation_probe, notice_delivery
+from node_agent import notice_delivery
 from node_agent.core.launch import HOME_PATH, Isolation, RefusalReason
-from node_agent.device_nodes import nodes_of
 from node_agent.identity import DataFolder
-from node_agent.isolation import AccountUnusable, Isolating
-from node_agent.isolation_choice import AccountChoice, chosen_accounts, sentence_of
+from node_agent.isolation import probe
+from node_agent.isolation.accounts import AccountUnusable, Isolating
+from node_agent.isolation.choice import AccountChoice, chosen_accounts, sentence_of
+from node_agent.isolation.device_nodes import nodes_of
 from node_agent.notice_delivery import NoticeNotDelivered, run_isolated
 from tests.node_agent.keeper.keeping import until
 from tests.node_agent.namespaces import needs_namespaces
@@ -31,7 +32,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs a
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that are started are those of the installed package."""
-    for module in (notice_delivery, isolation_probe):
+    for module in (notice_delivery, probe):
         monkeypatch.setattr(module, "PROGRAM", f"gpufleet.{module.PROGRAM}")
 
 
@@ -139,13 +140,13 @@ async def test_a_notice_of_an_isolated_job_fails_with_its_code_and_is_ended_in_t
 @needs_namespaces
 def test_whether_users_can_be_kept_apart_is_tried_for_real(tmp_path: Path) -> None:
     before = Path("/proc/self/mounts").read_text()
-    assert isolation_probe.why_not_apart(tmp_path) == ""
+    assert probe.why_not_apart(tmp_path) == ""
     assert not list(tmp_path.iterdir())
     stage = tmp_path / "stage"
     stage.mkdir()
-    probe = (sys.executable, "-P", "-m", isolation_probe.PROGRAM, str(stage))
+    command = (sys.executable, "-P", "-m", probe.PROGRAM, str(stage))
     tried = subprocess.run(
-        ["setpriv", "--bounding-set=-sys_admin", *probe], capture_output=True, check=False, text=True, timeout=60
+        ["setpriv", "--bounding-set=-sys_admin", *command], capture_output=True, check=False, text=True, timeout=60
     )
     assert (tried.returncode, tried.stdout) == (1, "[Errno 1] unshare: Operation not permitted")
     assert Path("/proc/self/mounts").read_text() == before

@@ -12,7 +12,6 @@ import pytest
 from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.jobs.runs import JobId, RankKey, StopCause
-from node_agent import job_files
 from node_agent.core.actions import CheckNode, GiveUpFiles, Order, Tell
 from node_agent.core.adoption import Verdict
 from node_agent.core.commands import AttemptCommand, JudgeAttempt, LaunchAttempt, StopAttempt
@@ -20,7 +19,8 @@ from node_agent.core.duties import Duties
 from node_agent.core.expectations import Expectations
 from node_agent.core.inventory import Refused
 from node_agent.core.launch import InputFile, Process, RefusalReason
-from node_agent.job_files import JobFiles
+from node_agent.files import job_files
+from node_agent.files.job_files import JobFiles
 
 KEY, OTHER = RankKey(JobId(7), 1, 0), RankKey(JobId(8), 1, 0)
 DATA = b"0123456789"

@@ -12,9 +12,9 @@ from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, folder_of, manifest_of
 from gpufleet.jobs.runs import JobId, RankKey
-from node_agent import job_files
 from node_agent.core.launch import InputFolder, Refusal, RefusalReason
-from node_agent.job_files import JobFiles
+from node_agent.files import job_files
+from node_agent.files.job_files import JobFiles
 from tests.gpufleet_lib.hostile_manifests import BYTES, HOSTILE
 from tests.node_agent.test_job_files import Call
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.jobs.folders import folder_of
-from node_agent import leavings
-from node_agent.leavings import Changed, Left, bytes_of, look
+from node_agent.files import leavings
+from node_agent.files.leavings import Changed, Left, bytes_of, look
 
 
 def paths(left: Left) -> list[str]:

@@ -14,10 +14,10 @@ import pytest
 from gpufleet.jobs.files import trouble_with_path
 from gpufleet.jobs.runs import FileRun, FileWay, JobId, RankKey
 from gpufleet.jobs.shared_root import MARKER, RootUnusable, id_of, new_probe
-from node_agent import shared_root
 from node_agent.core.launch import InputFile, Isolation, RefusalReason
-from node_agent.job_files import JobFiles
-from node_agent.shared_root import NotRead, SharedRoot
+from node_agent.files import shared_root
+from node_agent.files.job_files import JobFiles
+from node_agent.files.shared_root import NotRead, SharedRoot
 
 KEY = RankKey(JobId(7), 1, 0)
 DATA = b"0123456789"

@@ -10,7 +10,7 @@ import pytest
 from gpufleet.config.agent_settings import IsolationSettings
 from node_agent.control_groups.files import CONTROLLERS, V1, V2, folder_of
 from node_agent.control_groups.finding import SUBGROUP, GroupFacts, Places, find_groups
-from node_agent.limits import Limiting
+from node_agent.isolation.limits import Limiting
 
 
 class Machine:

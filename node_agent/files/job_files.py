@@ -33,14 +33,14 @@ import grpc.aio
 from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.host.whole_file import replace_file
+from gpufleet.host.whole_file import replace_file, sync_path
 from gpufleet.jobs.files import clash_among, is_digest, trouble_with_path
 from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.run_protos import key_to_proto
 from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 from gpufleet.net.status import from_rpc_error
 
-from .core.launch import InputFile, InputFolder, Refusal, RefusalReason
+from ..core.launch import InputFile, InputFolder, Refusal, RefusalReason
 from .job_folders import lay_out_folder
 from .shared_root import FICLONE, NotRead, SharedRoot
 
@@ -305,8 +305,13 @@ class JobFiles:
         """Let the least recently used files of the cache go until so many bytes fit; those that have a turn stay."""
         if not self._cache.exists():
             return  # whatever came, came from the shared folder
+        found: list[tuple[float, int, str]] = []
         with os.scandir(self._cache) as entries:
-            found = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.name) for entry in entries)
+            for entry in entries:
+                with suppress(FileNotFoundError):  # others fetch meanwhile: what was a part has its whole name now
+                    about = entry.stat()
+                    found.append((about.st_mtime, about.st_size, entry.name))
+        found.sort()
         total = sum(size for _, size, _ in found)
         for _, size, name in found:
             if total + wanted <= self._cache_bytes():
@@ -352,11 +357,7 @@ def _digest_of(path: Path) -> str:
 
 def _keep(part: Path) -> None:
     """Make it durable before it has the name of a whole one, which nobody looks into again."""
-    descriptor = os.open(part, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(part)
     part.replace(part.with_suffix(""))
 
 

@@ -15,8 +15,8 @@ from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.net.status import from_rpc_error
 
-from .core.commands import CheckFiles
-from .isolation import AccountUnusable
+from ..core.commands import CheckFiles
+from ..isolation.accounts import AccountUnusable
 from .shared_root import NotRead, SharedRoot
 
 if TYPE_CHECKING:

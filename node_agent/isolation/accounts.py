@@ -19,11 +19,11 @@ from gpufleet.devices.device import Device
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.whole_file import replace_file
 
-from .core.environment import Account
-from .core.launch import HOME_PATH, Isolation, Refusal, RefusalReason
+from ..core.environment import Account
+from ..core.launch import HOME_PATH, Isolation, Refusal, RefusalReason
+from ..environment import own_account
+from .choice import AccountChoice
 from .device_nodes import nodes_of
-from .environment import own_account
-from .isolation_choice import AccountChoice
 from .limits import Limiting
 
 UIDS_FILE = "uids.json"

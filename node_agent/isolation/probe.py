@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .core.launch import SPACE_PATH
-from .keeper.jail import build
-from .keeper.linux import give_up_privileges
-from .keeper.supervisor import fork_first
+from ..core.launch import SPACE_PATH
+from ..keeper.jail import build
+from ..keeper.linux import give_up_privileges
+from ..keeper.supervisor import fork_first
 
 PROGRAM = __name__
 SECONDS_MAX = 20.0

@@ -24,9 +24,9 @@ from typing import TypeVar
 from gpufleet.jobs.files import trouble_with_path
 from gpufleet.jobs.shared_root import PROBE_BYTES_MAX, RootUnusable, id_of, is_probe
 
+from ..core.launch import InputFile, Isolation
+from ..keeper.linux import take_file_rights
 from .beneath import NotPlain, open_beneath, open_folder
-from .core.launch import InputFile, Isolation
-from .keeper.linux import take_file_rights
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from gpufleet.config.agent_settings import CPUS, MEMORY, PROCESSES, IsolationSettings
 
-from .control_groups.files import CPU, PIDS
-from .control_groups.files import MEMORY as MEMORY_CONTROLLER
-from .control_groups.finding import GroupFacts, find_groups
-from .core.launch import ControlGroup
+from ..control_groups.files import CPU, PIDS
+from ..control_groups.files import MEMORY as MEMORY_CONTROLLER
+from ..control_groups.finding import GroupFacts, find_groups
+from ..core.launch import ControlGroup
 
 _log = logging.getLogger(__name__)
 

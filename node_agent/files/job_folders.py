@@ -28,7 +28,7 @@ from gpufleet.jobs.folders import (
 )
 from gpufleet.jobs.runs import RankKey
 
-from .core.launch import InputFile, InputFolder
+from ..core.launch import InputFile, InputFolder
 
 CHUNKS_AT_ONCE = 4
 """Chunks of a folder that are fetched and written at the same time."""

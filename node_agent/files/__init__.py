@@ -1,0 +1,10 @@
+"""Files of jobs on their node: what goes along with a job, and what it leaves behind.
+
+    job_files.py                what goes along: fetched, kept in a cache, copied for each rank
+    job_folders.py              folders of it: manifests checked, contents written chunk by chunk
+    shared_root.py beneath.py   the folder that nodes share: read by whose rights, and nothing outside of it
+    leavings.py results.py      what ranks leave: read as from strangers, brought to the scheduler
+    checks.py                   answers which way files come here, and how fast
+
+What others name and wrote is never believed: names are checked, links are not followed, digests are compared.
+"""
