@@ -17,7 +17,7 @@ from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, Manifes
 
 from . import known_chunks
 from .known_chunks import Plan
-from .scanning import OPTION, FoundFile, Limits, ScannedFolder, scan
+from .scanning import OPTION, FoundFile, Limits, ScannedFolder, ignore_line, scan
 
 READERS = 4
 """Chunks that are read at the same time, of 8 MiB at most each."""
@@ -97,7 +97,7 @@ def _read(root: Path, file: FoundFile, offset: int, size: int) -> bytes:
         raise GpufleetError(
             Reason.FILE_NOT_FOUND,
             f"{file.path!a} cannot be read: {problem.strerror}",
-            next_step=f"Leave it out: echo '/{file.path}' >> .gpufleetignore",
+            next_step=f"Leave it out: {ignore_line(file.path)}",
         ) from None
     try:
         data = b""
@@ -117,5 +117,5 @@ def changed(path: str) -> GpufleetError:
     return GpufleetError(
         Reason.CONFLICT,
         f"{path!a} changed while the folder was read; nothing was submitted",
-        next_step=f"Submit again when nothing writes to it, or leave it out: echo '/{path}' >> .gpufleetignore",
+        next_step=f"Submit again when nothing writes to it, or leave it out: {ignore_line(path)}",
     )

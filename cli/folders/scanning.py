@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -162,8 +163,8 @@ def trouble_with_text(text: str) -> bool:
 
 
 def ignore_line(path: str, *, is_folder: bool = False) -> str:
-    """The shell line that leaves something out from now on."""
-    return f"echo '/{path}{'/' if is_folder else ''}' >> {OWN_FILE}"
+    """The shell line that leaves something out from now on; safe to type whatever the name is."""
+    return f"echo {shlex.quote(f'/{path}/' if is_folder else f'/{path}')} >> {OWN_FILE}"
 
 
 def _odd_name(path: str, name: str, why: str) -> GpufleetError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from cli.folders.scanning import Limits, ScannedFolder, scan
+from cli.folders.scanning import Limits, ScannedFolder, ignore_line, scan
 from gpufleet.errors import GpufleetError, Reason
 
 ENOUGH = Limits(10**9, 1_000)
@@ -115,7 +116,7 @@ def test_a_link_that_would_lead_elsewhere_there_is_refused_and_named(tmp_path: P
         scan(root, ENOUGH)
     assert f"link is a link to {target!r}, and " in caught.value.message
     assert why in caught.value.message
-    assert "echo '/link' >> .gpufleetignore" in caught.value.next_step
+    assert "echo /link >> .gpufleetignore" in caught.value.next_step
 
 
 def test_a_link_that_stays_inside_goes_along_as_a_link(tmp_path: Path) -> None:
@@ -133,11 +134,11 @@ def test_too_much_is_refused_before_anything_is_read_with_what_is_largest(tmp_pa
     assert caught.value.reason is Reason.FILE_TOO_LARGE
     assert "holds 1.2kB, of which 1.1kB in data/; at most 1kB go along" in caught.value.message
     assert "Largest: data/a 600B, data/b 500B, c 100B" in caught.value.message
-    assert "echo '/data/' >> .gpufleetignore" in caught.value.next_step
+    assert "echo /data/ >> .gpufleetignore" in caught.value.next_step
     assert "GPUCTL_UPLOAD_BYTES_MAX=1200" in caught.value.next_step
     with pytest.raises(GpufleetError, match="more than 2 files") as caught:
         scan(root, Limits(10_000, 2))
-    assert "echo '/data/' >> .gpufleetignore" in caught.value.next_step
+    assert "echo /data/ >> .gpufleetignore" in caught.value.next_step
 
 
 def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
@@ -150,3 +151,8 @@ def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "bad/.gitignore").write_bytes(b"\xff\n")
     with pytest.raises(GpufleetError, match="no pattern"):
         scan(tmp_path / "bad", ENOUGH)
+
+
+def test_the_line_that_leaves_something_out_runs_nothing_whatever_a_name_says() -> None:
+    line = ignore_line("it's; touch $(pwned)")
+    assert shlex.split(line) == ["echo", "/it's; touch $(pwned)", ">>", ".gpufleetignore"]
