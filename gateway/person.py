@@ -31,6 +31,9 @@ HELLO_S_MAX = 10.0
 SILENT_S_MAX = 10.0
 """A connection that says nothing for so long is lost: browsers ping every 5 s (docs/rules/sessions.md 1.5)."""
 
+HELD_UP_S = 0.1
+"""So long sockets are looked at once more before somebody counts as silent: either event loop has read them then."""
+
 NEWS_WAITING = 1_000
 """Texts that may wait for a browser that does not read."""
 
@@ -134,13 +137,12 @@ class Person:
     async def _text_within(self, seconds: float) -> str:
         """The next text; raises TimeoutError when nobody has said any for so long.
 
-        What has come while this program was held up counts: the time is over then before anything is looked at.
+        What has come while this program was held up counts: the time is over then before any socket is looked at.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self._text()
-        await asyncio.sleep(0)
-        async with asyncio.timeout(0):
+        async with asyncio.timeout(HELD_UP_S):
             return await self._text()
 
     async def _text(self) -> str:

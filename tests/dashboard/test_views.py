@@ -90,7 +90,9 @@ async def test_the_queue_says_why_each_job_waits_and_what_runs_where(house: Hous
         await expect(ann.cell(runs[0], "time")).to_contain_text(re.compile(r"of 1\sh"))
         await expect(ann.cell(waits, "why")).to_contain_text("in use")
         await expect(ann.cell(waits, "place")).to_have_text("1")
-        await expect(ann.cell(waits, "starts")).to_contain_text(re.compile(r"about (\d+ \w+ )?\d\d:\d\d, in \d+\smin"))
+        await expect(ann.cell(waits, "starts")).to_contain_text(
+            re.compile(r"about (\d+\s\w+\s)?\d\d:\d\d, in \d+\smin")
+        )
         await expect(ann.cell(waits, "starts")).to_contain_text("at the latest")
         await expect(ann.page.locator(".totals")).to_have_text("2 running · 1 waiting")
         # A second one of another band goes ahead of it, and the page shows it in its order.

@@ -91,9 +91,9 @@ async def test_who_spoke_while_the_gateway_was_held_up_was_not_silent(stage: Sta
         side.process.send_signal(signal.SIGSTOP)
         try:
             await asyncio.sleep(SILENT_S_MAX + 1)
+            clicked = await ann.click(0.5, 0.5)
         finally:
             side.process.send_signal(signal.SIGCONT)
-        clicked = await ann.click(0.5, 0.5)
         while (await ann.frame())[1] < clicked:
             pass
         await ann.say(type="leave")
