@@ -88,6 +88,11 @@ async def test_a_model_that_dies_of_an_input_is_held_off_after_two_workers(stage
         end = await ann.text("end")
         assert end["reason"] == "MODEL_FAILED"
         assert "2 workers went down in the middle of a step" in end["message"]
-    assert sum(side.process is not None and side.process.poll() is None for side in sides) == 1
+
+    def living() -> int:
+        return sum(side.process is not None and side.process.poll() is None for side in sides)
+
+    await until("both of those that were killed are gone", lambda: living() <= 1)
+    assert living() == 1
     for side in sides:
         side.end()

@@ -107,7 +107,7 @@ async def is_as_it_was(fleet: Fleet, before: dict[int, str], words: dict[int, st
     """What had ended before the backup is there, no job has another's output, and new ones have new numbers."""
     await fleet.node_is_ready("n1")
     async with fleet.client() as client:
-        there = {each.id: each for each in (await client.queue(include_finished=True)).jobs}
+        there = {each.id: each for each in (await client.queue(include_finished=True, page_size=1_000)).jobs}
         assert before.keys() <= there.keys() <= words.keys()
         for job in before:
             assert there[job].state == SUCCEEDED
@@ -157,11 +157,11 @@ async def test_a_drill_with_sqlite(fleet: Fleet, tmp_path: Path) -> None:
     try:
         assert other.token("admin") == scheduler.token("admin")
         async with fleet.client() as client:
-            alive = {each.id for each in (await client.queue(include_finished=True)).jobs}
+            alive = {each.id for each in (await client.queue(include_finished=True, page_size=1_000)).jobs}
         elsewhere = Fleet(tmp_path / "elsewhere")
         elsewhere.scheduler = other
         async with elsewhere.client(scheduler.token("admin")) as client:
-            there = {each.id for each in (await client.queue(include_finished=True)).jobs}
+            there = {each.id for each in (await client.queue(include_finished=True, page_size=1_000)).jobs}
         assert before.keys() <= there <= alive
     finally:
         await other.stop()
