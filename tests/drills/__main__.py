@@ -15,12 +15,15 @@ from tests.drills.database import SQLITE, STORES, NoDatabase, database
 from tests.drills.drill import Order, drill, examine
 from tests.drills.faults import SECONDS_PER_FAULT
 from tests.drills.links import check_permitted
+from tests.e2e.interpreters import NoInterpreter
 from tests.several_nodes.network import Network, NotPermitted
 
 MINUTES, NODES = 5.0, 3
 MINUTES_MIN = 0.5
 EXIT_NOT_PERMITTED = 2
 ORDER = "order"
+SHOWN = "/srv"
+"""Where a drill lies whose jobs are isolated: they have a /tmp of their own."""
 """The file of a drill's folder with what was ordered."""
 
 
@@ -70,15 +73,16 @@ def main() -> int:
 
 def run(order: Order, *, keep: bool) -> int:
     """A drill in a folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix=f"drill-{order.seed}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"drill-{order.seed}-", dir=SHOWN if order.is_all_hostile else None))
     words = (order.seed, order.seconds, order.node_count, order.seconds_per_fault, order.store)
     (folder / ORDER).write_text(" ".join(map(str, words)) + "\n")
     print(f"seed {order.seed}: {order.seconds / 60:g} minutes, {order.node_count} nodes, in {folder}", flush=True)
     try:
         check_permitted()
+        _ = order.python
         with database(order.store, folder) as url, Network() as network:
             report = asyncio.run(drill(order, folder, network, url))
-    except NoDatabase as problem:
+    except (NoDatabase, NoInterpreter) as problem:
         print(f"no drill here: {problem}", file=sys.stderr)
         shutil.rmtree(folder)
         return EXIT_NOT_PERMITTED

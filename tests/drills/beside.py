@@ -40,8 +40,9 @@ def privacy_of(seed: int) -> str:
 class Outsider:
     """The process, its folder, and the news that it is told."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, python: str) -> None:
         self._folder = folder / FOLDER
+        self._python = python
         self._seed = seed
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -58,6 +59,7 @@ class Outsider:
         plan = {
             "seed": self._seed,
             "gpuctl": [sys.executable, "-P", "-m", "gpufleet.cli"],
+            "python": self._python,
             "scheduler": scheduler,
             "privacy": privacy_of(self._seed),
             "people": people,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -29,6 +30,7 @@ from tests.drills.people import Person
 from tests.drills.reading import DIARIES, LOOT, NOTES, STAMPS, read_history
 from tests.drills.restores import Restore, Restoring, restores
 from tests.e2e.client import Client, dial
+from tests.e2e.interpreters import python_of_all
 from tests.several_nodes.door import Door
 from tests.several_nodes.fleet import SpreadFleet
 from tests.several_nodes.network import Network
@@ -79,6 +81,11 @@ class Order:
     def means(self) -> tuple[str, ...]:
         """What hostile jobs try."""
         return (*WITHSTOOD, *ISOLATED) if self.is_all_hostile else WITHSTOOD
+
+    @property
+    def python(self) -> str:
+        """What jobs are run by. NoInterpreter where those of other accounts have none."""
+        return python_of_all() if self.is_all_hostile else sys.executable
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -205,7 +212,10 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
         stack.callback(links.close)
         flags = ("--host", head.address, "--insecure", *(("--store", store_url) if store_url else ()))
         environment = SETTINGS | {"GPUCTL_SCHEDULER_PRIVACY_OUTPUT": privacy_of(order.seed)}
-        fleet = await stack.enter_async_context(SpreadFleet(folder / "fleet", head, *flags, environment=environment))
+        isolated = {"GPUCTL_AGENT_ISOLATION_USERS": "range"} if order.is_all_hostile else {}
+        fleet = await stack.enter_async_context(
+            SpreadFleet(folder / "fleet", head, *flags, environment=environment, agents_environment=isolated)
+        )
         for machine in machines:
             await fleet.add_node_on(machine, *NODE_FLAGS)
         admin = await stack.enter_async_context(fleet.client())
@@ -215,8 +225,8 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
         everybody = (*USERS, PROBER)
         people = [await stack.enter_async_context(_person(name, admin, door, order, folder)) for name in everybody]
         his = await stack.enter_async_context(_user(MAL, admin, door))
-        mal = Mal(his, order.seed, folder / DIARIES, folder / LOOT, means)
-        outsider = Outsider(folder, order.seed)
+        mal = Mal(his, order.seed, folder / DIARIES, folder / LOOT, order.python, means)
+        outsider = Outsider(folder, order.seed, order.python)
         stack.callback(outsider.close)
         await outsider.start(admin, place, fleet.scheduler.address)
         injector = Injector(fleet, links)
@@ -243,7 +253,7 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
 @asynccontextmanager
 async def _person(name: str, admin: Client, door: Door, order: Order, folder: Path) -> AsyncIterator[Person]:
     async with _user(name, admin, door) as client:
-        yield Person(name, client, order.seed, folder / DIARIES, folder / STAMPS)
+        yield Person(name, client, order.seed, folder / DIARIES, folder / STAMPS, order.python)
 
 
 @asynccontextmanager

@@ -1,10 +1,10 @@
 """The command of jobs that mean harm. What one gets that it must not have, it writes to a file of its own in LOOT.
 
-    hostile.py LOOT PLACE HOW
+    hostile.py LOOT PLACE PACKAGES HOW
 
-`PLACE` is the drill's folder, which it knows where everything is in; `HOW` is one of the
-means of mal.py. Where the fleet fails to stop it, the machine that a drill runs on is not harmed: numbers and sizes are
-small, and what is killed is of this drill alone.
+`PLACE` is the drill's folder, which it knows where everything is in; `PACKAGES` is where gpuctl is installed; `HOW` is
+one of the means of mal.py. Where the fleet fails to stop it, the machine that a drill runs on is not harmed: numbers
+and sizes are small, and what is killed is of this drill alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ESCAPES = (
     b"\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07\x1b[2J\x1b[6n\x1bP$q q\x1b\\\x9b5n\x1b]8;;http://x\x07here\x1b]8;;\x07\n"
 )
 
-loot_folder, place, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+loot_folder, place, packages, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 job = os.environ["GPUFLEET_JOB_ID"]
 
 
@@ -44,11 +44,12 @@ def take(text: str) -> None:
 def asks() -> None:
     """Use its own token for what is others'."""
     own = int(job)
+    gpuctl = (
+        f"import site, runpy; site.addsitedir({packages!r}); runpy.run_module('gpufleet.cli', None, '__main__', True)"
+    )
     for other in range(max(1, own - OTHERS), own):
         for words in (("job", f"{other}", "-o", "json"), ("logs", f"{other}"), ("cancel", f"{other}")):
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "gpufleet.cli", *words], check=False, capture_output=True
-            )
+            done = subprocess.run([sys.executable, "-P", "-c", gpuctl, *words], check=False, capture_output=True)
             if done.returncode == 0:
                 take(f"gpuctl {' '.join(words)} was answered: {done.stdout[:200]!r}")
             if b"Traceback" in done.stderr:

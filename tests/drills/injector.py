@@ -49,9 +49,12 @@ class Injector:
                 process = program.process
                 if name in self._killed or process is None or (code := process.poll()) is None:
                     continue
-                self.surprises.append(f"{program.name} left by itself with {code}: {program.tail()[-2000:]}")
-                program.process = None
-                await self._begin(name)
+                async with self._in_turn[name]:
+                    if program.process is not process:
+                        continue  # somebody's turn was to kill it, and to start it again
+                    self.surprises.append(f"{program.name} left by itself with {code}: {program.tail()[-2000:]}")
+                    program.process = None
+                    await self._begin(name)
 
     @asynccontextmanager
     async def without_scheduler(self, *flags: str) -> AsyncIterator[None]:

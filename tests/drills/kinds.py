@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,10 +51,10 @@ class Wish:
     followers: int = 0
     nodelist: tuple[str, ...] = ()
 
-    def argv(self, stamps: Path) -> list[str]:
-        """Its command."""
+    def argv(self, python: str, stamps: Path) -> list[str]:
+        """Its command, for this interpreter."""
         told = (self.seconds, self.lines, self.code, self.fails_below, self.manners)
-        return [sys.executable, "-S", "-E", str(JOB), str(stamps), *map(str, told)]
+        return [python, "-S", "-E", str(JOB), str(stamps), *map(str, told)]
 
     @property
     def array(self) -> job_pb2.ArraySpec:

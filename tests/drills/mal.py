@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +26,7 @@ LIMITED = ("eats memory", "forks")
 """What is borne where control groups keep jobs within their limits."""
 
 HOSTILE = Path(__file__).with_name("hostile.py")
+PACKAGES = sysconfig.get_path("purelib")
 SECONDS_PER_SUBMIT = 8.0
 TIME_LIMIT_SECONDS, GRACE_SECONDS = 20.0, 2.0
 MEMORY_BYTES = 200_000_000
@@ -34,8 +35,8 @@ MEMORY_BYTES = 200_000_000
 class Mal(Person):
     """What his jobs print is nobody's to check; what they get that they must not have is in `loot`."""
 
-    def __init__(self, client: Client, seed: int, folder: Path, loot: Path, means: Sequence[str]) -> None:
-        super().__init__(MAL, client, seed, folder, loot)
+    def __init__(self, client: Client, seed: int, folder: Path, loot: Path, python: str, means: Sequence[str]) -> None:
+        super().__init__(MAL, client, seed, folder, loot, python)
         self._chance = random.Random(f"drill {seed} {MAL}")
         self._place, self._loot = folder.parent, loot
         self._means = tuple(means)
@@ -50,8 +51,7 @@ class Mal(Person):
             how = means.pop() if means else self._chance.choice(self._means)
             number += 1
             spec = self._client.spec(
-                *(sys.executable, "-S" if how != "asks for others' jobs" else "-P", str(HOSTILE)),
-                *(str(self._loot), str(self._place), how),
+                *(self._python, "-S", str(HOSTILE), str(self._loot), str(self._place), PACKAGES, how),
                 name=how,
                 cpus=1,
                 grace=GRACE_SECONDS,

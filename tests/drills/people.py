@@ -69,8 +69,9 @@ class Diary:
 class Person:
     """One user, by a token of their own."""
 
-    def __init__(self, name: str, client: Client, seed: int, folder: Path, stamps: Path) -> None:
+    def __init__(self, name: str, client: Client, seed: int, folder: Path, stamps: Path, python: str) -> None:
         self.name = name
+        self._python = python
         self._client = client
         self._rng = random.Random(f"drill {seed} {name}")
         self._folder = folder
@@ -168,7 +169,9 @@ class Person:
     async def _submit(self, wish: Wish) -> int | None:
         self._number += 1
         request_id = f"{self.name}-{self._number}"
-        spec = self._client.spec(*wish.argv(self._stamps), env={"DRILLS_VALUE": f"of {self.name}"}, **wish.fields())
+        spec = self._client.spec(
+            *wish.argv(self._python, self._stamps), env={"DRILLS_VALUE": f"of {self.name}"}, **wish.fields()
+        )
         if wish.begins_in:
             spec.begin_time.FromNanoseconds(time.time_ns() + int(wish.begins_in * 1e9))
         if wish.share_milli:

@@ -196,6 +196,7 @@ def carried_out(folder: Path, lie: str) -> list[dict[str, object]]:
         "seconds_per_submit": 60.0,
         "seconds_per_look": 60.0,
         "seconds_max": 0.2,
+        "python": sys.executable,
     }
     (folder / "plan.json").write_text(json.dumps(plan))
     program = [sys.executable, "-S", "-m", "tests.drills.outsider", str(folder / "plan.json")]

@@ -21,11 +21,19 @@ SHORT_SPANS = {
 class SpreadFleet(Fleet):
     """The scheduler on `head`; `add_node_on` starts an agent on another machine; `client` speaks through a door."""
 
-    def __init__(self, folder: Path, head: Machine, *flags: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        head: Machine,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        agents_environment: Mapping[str, str] | None = None,
+    ) -> None:
         where = flags or ("--host", head.address, "--insecure")
         super().__init__(folder, *where, environment={**SHORT_SPANS, **(environment or {})})
         self.scheduler.inside = head.inside
         self._head = head
+        self._agents_environment = dict(agents_environment or {})
         self._door: Door | None = None
 
     @property
@@ -51,14 +59,14 @@ class SpreadFleet(Fleet):
     ) -> AgentProcess:
         """Start an agent on the machine, by default with two virtual GPUs, and return once it can be given work."""
         more = flags or ("--virtual-gpus", "2")
-        return await self.add_node(
-            name or machine.name, "--insecure", *more, environment=environment, inside=machine.inside
-        )
+        whole = self._agents_environment | dict(environment or {})
+        return await self.add_node(name or machine.name, "--insecure", *more, environment=whole, inside=machine.inside)
 
     def agent(self, machine: Machine, *flags: str, name: str = "") -> AgentProcess:
         """An agent of that machine, not started; the fleet ends it."""
         node = name or machine.name
-        agent = AgentProcess(self.scheduler, self.folder / f"agent-{machine.name}", node, ["--insecure", *flags])
+        folder = self.folder / f"agent-{machine.name}"
+        agent = AgentProcess(self.scheduler, folder, node, ["--insecure", *flags], self._agents_environment)
         agent.inside = machine.inside
         self.agents[machine.name] = agent
         return agent

@@ -118,7 +118,7 @@ class Outsider:
 
     async def _submit(self, wish: Wish) -> None:
         """Until it is acknowledged."""
-        command = (sys.executable, "-S", "-E", str(JOB), str(self._folder / "notes"), wish.word)
+        command = (self._plan["python"], "-S", "-E", str(JOB), str(self._folder / "notes"), wish.word)
         told = (f"{wish.seconds}", f"{wish.lines}", f"{wish.code}")
         options = ("-o", "json", "--request-id", wish.request, "--name", wish.request, "--cwd", "/", "--grace", "2s")
         self._judge.asked(wish, now_ns())

@@ -6,8 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import sysconfig
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,6 +19,7 @@ from gpufleet.net.addresses import parse_address
 from gpufleet.security.tickets import connect_line
 from tests.e2e.client import Client, refusal
 from tests.e2e.fleet import Fleet
+from tests.e2e.interpreters import NoInterpreter, python_of_all
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.e2e.typist import Typist
 from tests.inference.http_service.test_child import is_alive
@@ -190,28 +189,10 @@ async def test_a_program_that_is_served_runs_as_its_owner_and_is_reached(two_nod
 
 
 def _python_of_all() -> str:
-    """An interpreter of this version that every account may run with our packages, as what jobs run must be."""
-    site = sysconfig.get_path("purelib")
-    if Path(site).is_relative_to("/tmp"):
-        pytest.skip("the environment lies in /tmp, of which an isolated job has its own")
-    load = f"import site; site.addsitedir({site!r}); import gpufleet.inference"
-    for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
-        as_another = [
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "env",
-            "-C",
-            "/",
-            python,
-            "-P",
-            "-c",
-            load,
-        ]
-        if subprocess.run(as_another, check=False, capture_output=True).returncode == 0:
-            return python
-    pytest.skip("no interpreter of this version can be run with our packages by other accounts")
+    try:
+        return python_of_all()
+    except NoInterpreter as problem:
+        pytest.skip(str(problem))
 
 
 async def _ready_replica(fleet: Fleet) -> sessions_pb2.WorkerInfo:
