@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .client import Client
+    from gpufleet.fleet.client import Client
 
 WAIT_S_MAX = 1.0
 """A person waits for the completion: after this there is none."""
@@ -39,7 +39,7 @@ def complete_nodes(incomplete: str) -> list[tuple[str, str]]:
     """Names of nodes."""
     from gpufleet.v1 import scheduler_pb2
 
-    from .render.words import counted
+    from gpufleet.text.units import counted
 
     def ask(client: Client) -> list[tuple[str, str]]:
         nodes = client.call(client.scheduler.ListNodes, scheduler_pb2.ListNodesRequest()).nodes
@@ -52,7 +52,7 @@ def complete_models(incomplete: str) -> list[tuple[str, str]]:
     """Names of models."""
     from gpufleet.v1 import sessions_pb2
 
-    from .render.words import counted
+    from gpufleet.text.units import counted
 
     def ask(client: Client) -> list[tuple[str, str]]:
         models = client.call(client.scheduler.ListModels, sessions_pb2.ListModelsRequest()).models
@@ -65,7 +65,8 @@ def _offered(
     incomplete: str, ask: Callable[[Client], list[tuple[str, str]]], *more: tuple[str, str]
 ) -> list[tuple[str, str]]:
     """What is known and begins so, each with what stands beside it."""
-    from .client import connected
+    from gpufleet.fleet.client import connected
+
     from .options import Connection
 
     found = []

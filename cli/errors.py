@@ -25,16 +25,14 @@ from gpufleet.errors import (
     as_lines,
     as_object,
 )
+from gpufleet.fleet.exit_codes import OWN_FAILURE
 
 FAILED = 1
 USAGE = 2
 NOT_FOUND = 3
 REFUSED = 4
 UNAVAILABLE = 5
-OWN_FAILURE = 125
 INTERRUPTED = 130
-SIGNALLED = 128
-"""A process that a signal ended gives this plus the signal's number."""
 
 WIDTH_MIN = 40
 """A terminal that says it is narrower is not believed."""

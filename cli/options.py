@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from typer import Option
 
+from gpufleet.fleet.submitting.job_options import TypedOption
+
 if TYPE_CHECKING:
-    from .settings import Settings
+    from gpufleet.fleet.settings import Settings
 
 CONNECTION = "Connection"
 FOLLOWING = "Following"
@@ -82,7 +84,7 @@ class Connection:
 
     def settings(self, *, jobs: Sequence[str] = ()) -> Settings:
         """What holds for this command; see `settings.resolve`."""
-        from .settings import resolve  # help needs none of it
+        from gpufleet.fleet.settings import resolve  # help needs none of it
 
         return resolve(self, jobs=jobs)
 
@@ -168,7 +170,19 @@ def _fields_as_parameters(group: type[Any]) -> tuple[inspect.Parameter, ...]:
     hints = get_type_hints(group, include_extras=True)
     return tuple(
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=_as_typer_has_it(hints[field.name]),
         )
         for field in fields(group)
     )
+
+
+def _as_typer_has_it(hint: Any) -> Any:
+    """The type with typer's option, for an option of a job, which the library describes in its own words."""
+    typed, *_ = getattr(hint, "__metadata__", (None,))
+    if not isinstance(typed, TypedOption):
+        return hint
+    option = Option(*typed.flags, metavar=typed.metavar, help=typed.help, min=typed.min, rich_help_panel=typed.panel)
+    return Annotated[hint.__origin__, option]

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from .errors import INTERRUPTED, SIGNALLED
+from gpufleet.fleet.exit_codes import SIGNALLED
+
+from .errors import INTERRUPTED
 
 R = TypeVar("R")
 

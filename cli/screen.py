@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from gpufleet.fleet.notices import Notices
+
 from .render.table import WIDTH, Look
 from .render.terminal_text import for_terminal
 
@@ -61,3 +63,7 @@ def tell(text: str) -> None:
 def say(text: str) -> None:
     """A line of ours on stderr, for whoever reads it."""
     print(f"gpuctl: {text}", file=sys.stderr, flush=True)
+
+
+NOTICES = Notices(say, tell)
+"""What the library says meanwhile, on stderr."""

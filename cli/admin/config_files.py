@@ -15,15 +15,15 @@ from gpufleet.config.merged import load_program
 from gpufleet.config.paths import contexts_file, program_config_file
 from gpufleet.config.program_settings import PROGRAMS, template
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.reading import check_known
+from gpufleet.fleet.settings import Settings
 from gpufleet.net.addresses import parse_address
 from gpufleet.net.tls import read_client_pair
 from gpufleet.security.tokens import read_token_file
 from gpufleet.text.spelling import did_you_mean
 
 from .. import screen
-from ..reading import check_known
 from ..render.table import Column, draw
-from ..settings import Settings
 
 LEVELS = ("debug", "info", "warning", "error")
 STDOUT = Path("-")
@@ -93,7 +93,8 @@ def change_log_level(settings: Settings, program: str, level: str) -> None:
     """Change the log level of a running program."""
     from gpufleet.v1 import scheduler_pb2
 
-    from ..client import connected
+    from gpufleet.fleet.client import connected
+
     from ..logs.request import read_program
 
     check_known("LEVEL", level, LEVELS, "is no log level", "Write one of: " + ", ".join(LEVELS))
@@ -108,7 +109,7 @@ def change_log_level(settings: Settings, program: str, level: str) -> None:
 def _scheduler_rows(settings: Settings) -> list[tuple[str, str, str]]:
     from gpufleet.v1 import scheduler_pb2
 
-    from ..client import connected
+    from gpufleet.fleet.client import connected
 
     with connected(settings) as client:
         answer = client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())

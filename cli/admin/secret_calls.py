@@ -8,13 +8,13 @@ from pathlib import Path
 from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.client import all_pages, connected
+from gpufleet.fleet.settings import Settings
 
 from .. import screen
-from ..client import all_pages, connected
 from ..printing import print_answer, print_list
 from ..render import words
 from ..render.table import Column, draw
-from ..settings import Settings
 
 VALUE_BYTES_MAX = 32 * 1024
 """What is longer the scheduler refuses; so much, and a little, is read of it."""

@@ -9,15 +9,15 @@ from datetime import datetime
 from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.client import all_pages, connected
+from gpufleet.fleet.reading import check_known, read
+from gpufleet.fleet.settings import Settings
 from gpufleet.text.units import parse_duration
 
 from .. import screen
-from ..client import all_pages, connected
 from ..printing import print_answer, print_list, print_message
-from ..reading import check_known, read
 from ..render import words
 from ..render.table import Cell, Colour, Column, draw
-from ..settings import Settings
 
 NODES_USER = "nodes"
 """The user of a token with which nodes join, where none is named."""

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from gpufleet.v1 import capacity_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.client import Client, connected
+from gpufleet.fleet.reading import check_known
+from gpufleet.fleet.settings import Settings
 
 from .. import screen
-from ..client import Client, connected
 from ..logs.request import since_moment, stamp_of, until_moment
 from ..printing import print_list
-from ..reading import check_known
 from ..render.request_usage import request_usage_screen
 from ..render.usage import session_usage_screen, usage_screen
-from ..settings import Settings
 
 GROUPS = {
     "user": capacity_pb2.USAGE_GROUP_USER,

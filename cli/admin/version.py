@@ -25,7 +25,8 @@ def version(
     if not client:
         from gpufleet.v1 import scheduler_pb2
 
-        from ..client import connected
+        from gpufleet.fleet.client import connected
+
         from ..printing import message_object
 
         with connected(settings) as asked:

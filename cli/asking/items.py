@@ -11,9 +11,9 @@ from typing import Any
 
 from gpufleet.client.core.outcomes import ErrorKind, Failure
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.reading import check_known, wrong
 
 from ..batch.rows import ROW_BYTES_MAX, rows_of
-from ..reading import check_known, wrong
 
 STDIN = "-"
 KINDS = ("bytes", "text", "json", "jsonl")

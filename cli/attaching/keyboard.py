@@ -17,10 +17,10 @@ import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.async_client import AsyncClient
+from gpufleet.fleet.following.output import OutputFeed
+from gpufleet.fleet.following.shell import Feed, MessageKind
 
-from ..async_client import AsyncClient
-from ..following.output import OutputFeed
-from ..following.shell import Feed, MessageKind
 from ..following.writers import Plain, Streams
 from .escape import HELP, Escape, EscapeFilter, Modes
 from .terminal import RawTerminal, Source, has_terminal

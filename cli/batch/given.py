@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from gpufleet.client.settings import VARIABLE_PREFIX, GivenSettings
 from gpufleet.config.gateway_settings import GATEWAY_PORT
+from gpufleet.fleet.settings import Settings
 from gpufleet.jobs.variables import JOB_ID_VARIABLE
-
-from ..settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from gpufleet.client.http import parse_url
 from gpufleet.client.routes import routes_of
 from gpufleet.client.settings import VARIABLE_PREFIX, GivenSettings, load_settings
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.client import all_pages, connected
+from gpufleet.fleet.reading import names
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.requests import request_of, working_folder
 from gpufleet.net.addresses import is_loopback, parse_address
 
 from .. import screen
-from ..client import all_pages, connected
-from ..reading import names
-from ..settings import Settings
-from ..submitting.submission import request_of, submit_job, working_folder
+from ..submitting.submission import submit_job
 from .job_options import BatchJobOptions
 from .rows import check_source
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.submitting.job_options import JobOptions
 
 from ..options import in_panel
-from ..submitting.job_options import JobOptions
 
 RETRIES = 3
 """A batch goes on where it was: one that was killed is begun again so often, where --retries does not say."""

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from gpufleet.client.http import parse_url
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.settings import Settings
 from gpufleet.net.addresses import is_loopback
 
 from ..asking.items import NamedItem, items_of
-from ..settings import Settings
 from .targets import ITEMS_MAX, EndpointRequest
 
 DATA_BYTES_MAX = 256 * 10**6

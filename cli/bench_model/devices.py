@@ -11,9 +11,9 @@ import grpc
 from gpufleet.v1 import node_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.async_client import LOST, AsyncClient, connected_async, is_told_to_end
+from gpufleet.fleet.settings import Settings
 
-from ..async_client import LOST, AsyncClient, connected_async, is_told_to_end
-from ..settings import Settings
 from .device_sums import DeviceReading, DeviceSums
 
 LOOK_EVERY_S = 1.0

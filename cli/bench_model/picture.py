@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..render.words import counted
+from gpufleet.text.units import counted
+
 from .program import BenchRow, Measured, Report
 
 WIDTH, HEIGHT = 960, 420

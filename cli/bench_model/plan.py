@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from gpufleet.client.settings import ClientSettings, load_settings
 from gpufleet.errors import invalid
+from gpufleet.fleet.reading import read
 from gpufleet.text.units import parse_duration
 
-from ..reading import read
 from .pacing import UNDER_WAY_MAX, Shape
 
 N = TypeVar("N", int, float)

@@ -11,11 +11,11 @@ from gpufleet.client.core.outcomes import Backend
 from gpufleet.client.routes import routes_of
 from gpufleet.client.settings import ClientSettings, GivenSettings, load_settings
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.settings import Settings
 
 from .. import screen
 from ..asking.items import NamedItem
 from ..asking.reaching import Reached, wait_until_ready
-from ..settings import Settings
 from .devices import DeviceWatch, watching
 from .histogram import RELATIVE_ERROR
 from .load import run_row

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpufleet.text.cleaning import clean
+
 from .. import screen
 from ..printing import print_object
-from ..render.table import ABSENT, Column, Look, clean, draw
+from ..render.table import ABSENT, Column, Look, draw
 from .histogram import RELATIVE_ERROR
 from .program import BUSY, BenchRow, Measured, Report
 

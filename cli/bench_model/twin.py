@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-
-from ..async_client import connected_async
-from ..settings import Settings
+from gpufleet.fleet.async_client import connected_async
+from gpufleet.fleet.settings import Settings
 
 CLASS_FOLLOWS = "gpufleet.inference.predict"
 """In the command line of a served class, its name stands behind this."""

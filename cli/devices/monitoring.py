@@ -23,12 +23,13 @@ from gpufleet.devices.playback import read_load
 from gpufleet.devices.statistics import device_keys, statistics_object
 from gpufleet.devices.virtual import VIRTUAL_GPUS_MAX
 from gpufleet.errors import invalid
+from gpufleet.fleet.exit_codes import SIGNALLED
+from gpufleet.fleet.settings import Settings
 from gpufleet.text.units import parse_duration
 
 from .. import screen
-from ..errors import FAILED, SIGNALLED
+from ..errors import FAILED
 from ..render.stats import used_lines
-from ..settings import Settings
 from .monitor_options import MonitorOptions
 from .monitor_view import DevicesView, until_left
 

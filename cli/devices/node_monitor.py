@@ -19,12 +19,12 @@ from gpufleet.devices.hub import monotonic_us
 from gpufleet.devices.snapshots import snapshot_of
 from gpufleet.devices.statistics import statistics_of
 from gpufleet.devices.tally import AttemptTally, DeviceTally, Meter, Series, begun
+from gpufleet.fleet.async_client import LOST, AsyncClient, connected_async, is_told_to_end, may_pass
+from gpufleet.fleet.settings import Settings
 from gpufleet.text.units import format_duration
 
-from ..async_client import LOST, AsyncClient, connected_async, is_told_to_end, may_pass
 from ..errors import FAILED
 from ..nodes.node_calls import nodes_as_typed
-from ..settings import Settings
 from ..top_view.fleet import OLD_S
 from .monitor_view import DevicesView, until_left
 

@@ -28,7 +28,8 @@ def top(
     """
     import asyncio
 
-    from ..reading import names
+    from gpufleet.fleet.reading import names
+
     from .top_program import run_top
 
     raise Exit(asyncio.run(run_top(options.settings(), user, names(only), sort)))

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.async_client import AsyncClient, connected_async
+from gpufleet.fleet.following.shell import Feed, MessageKind, follow
+from gpufleet.fleet.reading import check_known
+from gpufleet.fleet.settings import Settings
 
 from .. import screen
-from ..async_client import AsyncClient, connected_async
-from ..following.shell import Feed, MessageKind, follow
 from ..full_screen.program import FullScreen
 from ..full_screen.view import Order, View
 from ..nodes.node_calls import nodes_as_typed
 from ..printing import print_devices
 from ..quitting import stay
-from ..reading import check_known
-from ..settings import Settings
 from ..top_view.fleet import SORTS, Fleet, Gpu
 from ..top_view.picture import age_text, frame, layout_for, none_text, table, totals_text
 

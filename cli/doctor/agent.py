@@ -9,9 +9,8 @@ from gpufleet.config.agent_settings import AgentSettings
 from gpufleet.config.merged import load_program
 from gpufleet.config.paths import program_config_file, state_dir
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.finding import Finding, failed, ok, warning
 from gpufleet.host.agent_state import LOST, REFUSED, REGISTERED, AgentState, read_agent_state
-
-from .finding import Finding, failed, ok, warning
 
 ABOUT_TOKENS = frozenset(
     each.name for each in (Reason.TOKEN_INVALID, Reason.TOKEN_MISSING, Reason.TOKEN_REVOKED, Reason.PERMISSION_DENIED)

@@ -18,15 +18,14 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.config.paths import config_dir, state_dir
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.text.units import format_size
+from gpufleet.fleet.client import Client, connected
+from gpufleet.fleet.finding import Finding
+from gpufleet.fleet.settings import Settings
+from gpufleet.text.units import counted, format_size
 
 from ..admin.version import own_version
-from ..client import Client, connected
 from ..nodes.node_calls import all_nodes
 from ..printing import message_object
-from ..render.words import counted
-from ..settings import Settings
-from .finding import Finding
 from .redaction import Redactor, secrets_of
 
 LOG_LINES = 2_000

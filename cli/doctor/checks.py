@@ -13,29 +13,35 @@ from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.client import Client, connected
+from gpufleet.fleet.encryption import check_tls, silence_fix
+from gpufleet.fleet.finding import Finding, Verdict, failed, ok, warning
+from gpufleet.fleet.settings import Settings
 from gpufleet.net.listening import holder_of
 from gpufleet.text.units import format_size
 
 from .. import screen
 from ..admin.version import own_version
-from ..client import Client, connected
 from ..errors import FAILED
 from ..nodes.node_calls import all_nodes
-from ..render.table import Column, Look, draw, wrapped
-from ..settings import Settings
+from ..render.table import Cell, Colour, Column, Look, draw, wrapped
 from .agent import agent_folder, check_agent
 from .cluster import FREE_BYTES_FAILED, compare_nodes, judge_nodes, judge_refusal, judge_server
-from .encryption import check_tls, silence_fix
-from .finding import Finding, Verdict, failed, ok, warning
 from .network import check_name, check_port, own_address
 from .wishes import Wishes
 
 COLUMNS: Sequence[Column[Finding]] = (
     Column("CHECK", lambda finding: finding.what.ljust(10)),
-    Column("", lambda finding: finding.cell()),
+    Column("", lambda finding: _cell(finding)),
     Column("FINDING", lambda finding: screen.with_tilde(finding.sentence), least=20, wraps=True),
 )
 FIX_INDENT = 12
+COLOURS = {Verdict.OK: Colour.GOOD, Verdict.WARNING: Colour.WARNING, Verdict.FAILED: Colour.BAD}
+
+
+def _cell(finding: Finding) -> Cell:
+    """The verdict in its colour."""
+    return Cell(f"{finding.verdict.value:<4}", COLOURS[finding.verdict])
 
 
 def run_doctor(settings: Settings, wishes: Wishes) -> int:

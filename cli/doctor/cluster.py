@@ -13,13 +13,12 @@ from datetime import UTC, datetime, timedelta
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.text.units import format_duration, format_size
+from gpufleet.fleet.finding import Finding, failed, ok, warning
+from gpufleet.text.units import counted, format_duration, format_size
 
 from ..admin.version import skew_in_words
 from ..render import words
 from ..render.nodes import devices_in_words
-from ..render.words import counted
-from .finding import Finding, failed, ok, warning
 
 NAMES_SHOWN_MAX = 5
 NONE = "none"

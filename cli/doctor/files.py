@@ -13,14 +13,13 @@ from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import files_pb2, node_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.client import Client, translated
+from gpufleet.fleet.finding import Finding, failed, ok, warning
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.sharing import probe_in, real_folder
 from gpufleet.jobs.files import PIECE_BYTES_MAX
 from gpufleet.jobs.shared_root import RootUnusable, id_of
-
-from ..client import Client, translated
-from ..render.words import counted
-from ..settings import Settings
-from ..submitting.sharing import probe_in, real_folder
-from .finding import Finding, failed, ok, warning
+from gpufleet.text.units import counted
 
 PROBE_BYTES = 8 * 2**20
 """So much is sent by each way to each node. The scheduler drops its copy as it does all that no job needs."""

@@ -11,12 +11,10 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from gpufleet.fleet.encryption import CONNECT_S_MAX
+from gpufleet.fleet.finding import Finding, failed, ok
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.listening import listening_hosts
-
-from .finding import Finding, failed, ok
-
-CONNECT_S_MAX = 5.0
 
 
 def check_name(host: str) -> Finding:

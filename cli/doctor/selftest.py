@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
-from ..client import Client
-from ..jobs.outcome import end_in_words, exit_code_of, has_ended
+from gpufleet.fleet.client import Client
+from gpufleet.fleet.finding import Finding, failed, ok, warning
+from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.job_spec import variables
+
 from ..nodes.node_calls import all_nodes
-from ..settings import Settings
-from ..submitting.job_spec import variables
-from .finding import Finding, failed, ok, warning
 
 TEST_S_MAX = 300
 """The time limit of one self-test, in seconds."""

@@ -1,6 +1,1 @@
-"""Staying with something that changes, through silence, lost connections and Ctrl-C.
-
-`core.py` decides, with time as an argument and nothing else: when to open the stream again, when to ask whether the job
-lives, when to give up, and what a Ctrl-C means. `shell.py` carries out both with grpc and asyncio, for any `Feed`: a
-job's output or a program's log (`output.py`), or changes of jobs (`job_updates.py`). Read `core.py` first.
-"""
+"""Where output goes that is followed; what follows it is gpufleet/fleet/following."""

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from ..errors import SIGNALLED
+from gpufleet.fleet.exit_codes import SIGNALLED
+
 from ..quitting import Left
 from .terminal import Terminal
 from .view import KeyReader, View, Wish

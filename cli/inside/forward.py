@@ -32,8 +32,9 @@ def forward(
     """
     import asyncio
 
-    from ..client import connected
-    from ..jobs.named_jobs import only_id, read_selection
+    from gpufleet.fleet.client import connected
+    from gpufleet.fleet.named_jobs import only_id, read_selection
+
     from .ports import read_ports
     from .staying import forward_ports
 

@@ -15,9 +15,9 @@ from typing import Any
 import grpc.aio
 from gpufleet.v1 import scheduler_pb2
 
+from gpufleet.fleet.async_client import AsyncClient, is_told_to_end, may_pass, understood
 from gpufleet.net.carrying import READ_AHEAD_BYTES, Connection, Cut, Piece
 
-from ..async_client import AsyncClient, is_told_to_end, may_pass, understood
 from .ports import HERE, Listening
 
 OPEN_SECONDS_MAX = 10.0

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.reading import wrong
 from gpufleet.net.carrying import PORT_MAX
-
-from ..reading import wrong
 
 HERE = "127.0.0.1"
 """Nobody but this machine's own programs reaches what listens there."""

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.async_client import connected_async
+from gpufleet.fleet.following.job_updates import Ends
+from gpufleet.fleet.following.shell import follow
+from gpufleet.fleet.outcome import end_in_words, has_ended
+from gpufleet.fleet.settings import Settings
 
-from ..async_client import connected_async
 from ..errors import INTERRUPTED
-from ..following.job_updates import Ends
-from ..following.shell import follow
-from ..jobs.outcome import end_in_words, has_ended
 from ..quitting import Left, until_told_to_leave
 from ..screen import say
-from ..settings import Settings
 from .forwarding import Forwarding, leads_to
 from .ports import HERE, Listening, Pair, listening
 

@@ -15,23 +15,23 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, invalid
+from gpufleet.fleet.client import Client, connected
+from gpufleet.fleet.named_jobs import Selection, read_selection, selectors_of
+from gpufleet.fleet.outcome import FINAL_STATES
+from gpufleet.fleet.reading import read, wrong
+from gpufleet.fleet.submitting.option_kinds import BANDS, band
+from gpufleet.fleet.submitting.requests import in_options
 from gpufleet.jobs.runs import SIGNAL_MAX
 from gpufleet.text.spelling import did_you_mean
-from gpufleet.text.units import parse_duration
+from gpufleet.text.units import counted, parse_duration
 
 from .. import screen
-from ..client import Client, connected
 from ..errors import REFUSED, Declined
 from ..options import Printing
 from ..printing import print_message
-from ..reading import read, wrong
 from ..render import words
-from ..submitting.option_kinds import BANDS, band
-from ..submitting.submission import in_options
 from .filter_options import Filters
 from .filtered import Found, check_filters, find
-from .named_jobs import Selection, read_selection, selectors_of
-from .outcome import FINAL_STATES
 
 if TYPE_CHECKING:
     from gpufleet.v1.scheduler_pb2_grpc import SchedulerStub
@@ -256,7 +256,7 @@ def _nobody_to_ask(verb: str, selection: Selection) -> GpufleetError:
 
 
 def _be_sure(verb: str, found: Found) -> None:
-    question = f"{verb.capitalize()} {words.counted(found.count, 'job')} {found.whose()}? [y/N] "
+    question = f"{verb.capitalize()} {counted(found.count, 'job')} {found.whose()}? [y/N] "
     print(question, end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Declined("nothing was changed")

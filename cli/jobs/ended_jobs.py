@@ -9,15 +9,15 @@ from itertools import islice
 from gpufleet.v1 import history_pb2, scheduler_pb2
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.client import Client, all_pages, connected
+from gpufleet.fleet.reading import names
+from gpufleet.fleet.settings import Settings
 from gpufleet.text.spelling import did_you_mean
 
 from .. import screen
-from ..client import Client, all_pages, connected
 from ..logs.request import since_moment, stamp_of, until_moment
 from ..printing import print_message
-from ..reading import names
 from ..render.history import FIELDS, USUAL, csv_line, csv_lines, history_screen, in_order, job_id
-from ..settings import Settings
 from .history_options import HistoryOptions
 from .queue_view import ENDED, PAGE_SIZE_MAX, STATES
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.client import Client, all_pages
+from gpufleet.fleet.named_jobs import IDS_MAX, PAGE_SIZE
+from gpufleet.fleet.reading import wrong
 
-from ..client import Client, all_pages
-from ..reading import wrong
 from .filter_options import Filters
-from .named_jobs import IDS_MAX, PAGE_SIZE
 from .queue_view import ENDED, QueueRequest
 
 JOBS_MAX = 1_000_000

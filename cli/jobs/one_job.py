@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.client import Client, all_pages, connected
+from gpufleet.fleet.named_jobs import only_id, read_selection
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.requests import in_options
 
 from .. import screen
-from ..client import Client, all_pages, connected
 from ..printing import print_answer, print_list, print_object
 from ..render.job import explain_screen, job_screen, story_screen
 from ..render.jobs import ITEMS_SHOWN, LOOKED_FOR
 from ..render.stats import stats_object, stats_screen
-from ..settings import Settings
-from ..submitting.submission import in_options
-from .named_jobs import only_id, read_selection
 
 
 @contextmanager

@@ -9,15 +9,16 @@ from itertools import islice
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.client import Client, all_pages, connected
+from gpufleet.fleet.reading import names, pairs
+from gpufleet.fleet.settings import Settings
+from gpufleet.text.cleaning import clean
 from gpufleet.text.spelling import did_you_mean
 
 from .. import screen
-from ..client import Client, all_pages, connected
 from ..printing import print_list
-from ..reading import names, pairs
 from ..render.jobs import queue_screen
-from ..render.table import Look, clean
-from ..settings import Settings
+from ..render.table import Look
 
 PAGE_SIZE_MAX = 1000
 NODES_SHOWN_MAX = 1000

@@ -20,9 +20,10 @@ def wait(
     """
     import asyncio
 
-    from ..client import connected
+    from gpufleet.fleet.client import connected
+    from gpufleet.fleet.named_jobs import ids_of, read_selection
+
     from .filtered import check_filters, find, ids_to_wait_for
-    from .named_jobs import ids_of, read_selection
     from .waiting import wait_for
 
     settings = options.settings()

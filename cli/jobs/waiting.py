@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from gpufleet.v1 import job_pb2
 
-from ..async_client import connected_async
-from ..errors import OWN_FAILURE
-from ..following.job_updates import Ends
-from ..following.shell import FollowingEnd, follow
+from gpufleet.fleet.async_client import connected_async
+from gpufleet.fleet.exit_codes import OWN_FAILURE
+from gpufleet.fleet.following.job_updates import Ends
+from gpufleet.fleet.following.shell import FollowingEnd, follow
+from gpufleet.fleet.outcome import end_in_words, exit_code_of
+from gpufleet.fleet.settings import Settings
+from gpufleet.text.units import counted
+
 from ..printing import print_message
 from ..quitting import Left, until_told_to_leave
-from ..render.words import counted
 from ..screen import say
-from ..settings import Settings
-from .outcome import end_in_words, exit_code_of
 
 
 async def wait_for(settings: Settings, job_ids: Sequence[int]) -> int:

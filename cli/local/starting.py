@@ -22,12 +22,12 @@ from gpufleet.config.agent_settings import AUTO, OWNER, AgentSettings
 from gpufleet.config.merged import load_program
 from gpufleet.config.paths import program_config_file
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
+from gpufleet.fleet.client import Client, connected
+from gpufleet.fleet.settings import resolve
 from gpufleet.net.addresses import Address
 from gpufleet.net.listening import why_not
 
-from ..client import Client, connected
 from ..options import Connection
-from ..settings import resolve
 from .folders import Folders, Record, Started, remove_record, started, write_record
 from .gateway import Gateway
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.text.cleaning import clean
+from gpufleet.text.units import counted
 
-from ..render.table import clean
-from ..render.words import counted
 from .folders import Folders, Record, remove_record, write_record
 from .starting import STOP_S_MAX, local_client
 

@@ -16,11 +16,12 @@ from gpufleet.v1 import node_pb2, scheduler_pb2
 from gpufleet.config.contexts import read_contexts, save_context
 from gpufleet.config.paths import contexts_file
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.client import Client
+from gpufleet.fleet.exit_codes import SIGNALLED
+from gpufleet.text.units import counted
 
-from ..client import Client
-from ..errors import FAILED, SIGNALLED, Declined
+from ..errors import FAILED, Declined
 from ..render.nodes import devices_in_words
-from ..render.words import counted
 from ..screen import say, with_tilde
 from .folders import folders_of, folders_of_context, read_record, write_record
 from .starting import Programs, StopRequested, UpOptions, has_gateway, start_programs

@@ -11,16 +11,17 @@ from typing import Any
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.async_client import AsyncClient, connected_async
+from gpufleet.fleet.exit_codes import OWN_FAILURE
+from gpufleet.fleet.following.core import TimeOuts
+from gpufleet.fleet.following.output import OutputFeed, OutputRequest, ProgramLogFeed, Writer
+from gpufleet.fleet.following.shell import FollowingEnd, follow
+from gpufleet.fleet.outcome import FINAL_STATES, end_in_words, exit_code_of, has_ended
+from gpufleet.fleet.settings import Settings
 
-from ..async_client import AsyncClient, connected_async
-from ..errors import OWN_FAILURE, first_of
-from ..following.core import TimeOuts
-from ..following.output import OutputFeed, OutputRequest, ProgramLogFeed, Writer
-from ..following.shell import FollowingEnd, follow
+from ..errors import first_of
 from ..following.writers import Plain, Prefixed, Streams
-from ..jobs.outcome import FINAL_STATES, end_in_words, exit_code_of, has_ended
 from ..quitting import Left, until_told_to_leave
-from ..settings import Settings
 from .request import Workers, see_workers_come
 
 Show = Callable[[OutputRequest], Coroutine[Any, Any, FollowingEnd]]

@@ -12,14 +12,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError, invalid
+from gpufleet.fleet.async_client import AsyncClient
+from gpufleet.fleet.client import all_pages, connected
+from gpufleet.fleet.following.output import OutputRequest
+from gpufleet.fleet.named_jobs import ids_of, read_selection
+from gpufleet.fleet.reading import wrong
+from gpufleet.fleet.settings import Settings
 from gpufleet.text.units import parse_duration
 
-from ..async_client import AsyncClient
-from ..client import all_pages, connected
-from ..following.output import OutputRequest
-from ..jobs.named_jobs import ids_of, read_selection
-from ..reading import wrong
-from ..settings import Settings
 from .log_options import LogOptions
 
 LOOK_S = 1.0

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.client import Client, all_pages, connected
+from gpufleet.fleet.reading import read
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.requests import in_options
 from gpufleet.text.spelling import did_you_mean
-from gpufleet.text.units import parse_size
+from gpufleet.text.units import counted, parse_size
 
 from .. import screen
-from ..client import Client, all_pages, connected
 from ..printing import print_answer, print_devices, print_list
-from ..reading import read
 from ..render import words
 from ..render.nodes import free_screen, nodes_screen
-from ..settings import Settings
-from ..submitting.submission import in_options
 
 PAGE_SIZE = 1000
 
@@ -98,7 +98,7 @@ def update_node(settings: Settings, name: str, *, is_draining: bool, reason: str
 def _updated(answer: scheduler_pb2.UpdateNodeResponse, name: str, *, is_draining: bool) -> str:
     running = len(answer.node.job_ids)
     if is_draining:
-        goes_on = f"; {words.counted(running, 'job')} on it {'goes' if running == 1 else 'go'} on" if running else ""
+        goes_on = f"; {counted(running, 'job')} on it {'goes' if running == 1 else 'go'} on" if running else ""
         return f"node {name} {'drains' if answer.changed else 'was draining already'}{goes_on}"
     state = words.node_state(answer.node.state).text
     return f"node {name} {'takes work again' if answer.changed else 'was taking work already'} (state: {state})"

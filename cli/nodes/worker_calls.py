@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from gpufleet.v1 import status_pb2
 
+from gpufleet.fleet.client import all_pages, connected
+from gpufleet.fleet.settings import Settings
+
 from .. import screen
-from ..client import all_pages, connected
 from ..printing import print_list
 from ..render.workers import workers_screen
-from ..settings import Settings
 
 PAGE_SIZE = 1000
 

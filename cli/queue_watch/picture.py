@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
+from gpufleet.text.units import counted
+
 from ..full_screen.view import Mode, Order, Sort, Sorts, View
 from ..render import words
 from ..render.jobs import WAITING, gpu_count, job_lines, name_of, nothing, totals, where_or_why
@@ -152,7 +154,7 @@ def _foot(view: View[QueueRows], shown: int, seen: int, reading: Reading) -> str
     if seen < shown:
         parts.append(f"{view.first:,} above, {shown - view.first - seen:,} below")
     if reading.answer.next_page_token:
-        parts.append(f"the first {words.counted(rows.count, 'job')} of the queue")
+        parts.append(f"the first {counted(rows.count, 'job')} of the queue")
     return " · ".join([*parts, "h help"])
 
 
@@ -165,4 +167,4 @@ def _filled(lines: list[str], columns: int, count: int) -> list[str]:
 def _fitting(lines: list[str], room: int) -> list[str]:
     if len(lines) <= room:
         return lines
-    return [*lines[: room - 1], f"… {words.counted(len(lines) - room + 1, 'more node')}"]
+    return [*lines[: room - 1], f"… {counted(len(lines) - room + 1, 'more node')}"]

@@ -14,20 +14,20 @@ from typing import Any
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.async_client import AsyncClient, connected_async, may_pass
+from gpufleet.fleet.client import connected
+from gpufleet.fleet.following.job_updates import Changes
+from gpufleet.fleet.following.shell import MessageKind, follow
+from gpufleet.fleet.outcome import has_ended
+from gpufleet.fleet.settings import Settings
 from gpufleet.text.units import format_duration
 
 from .. import screen
-from ..async_client import AsyncClient, connected_async, may_pass
-from ..client import connected
-from ..following.job_updates import Changes
-from ..following.shell import MessageKind, follow
 from ..full_screen.program import FullScreen
 from ..full_screen.view import View
-from ..jobs.outcome import has_ended
 from ..jobs.queue_view import NODES_SHOWN_MAX, QueueRequest, print_queue
 from ..printing import print_message
 from ..quitting import stay
-from ..settings import Settings
 from .picture import STALE, QueueRows, Reading, frame
 
 DRAW_PAUSE_S = 0.2

@@ -7,15 +7,16 @@ from datetime import datetime
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.text.units import format_size
+from gpufleet.fleet.outcome import end_in_words, has_ended
+from gpufleet.fleet.submitting.job_spec import PASSED_ON, command_line_of, hidden_when_repeated, options_of, shell_line
+from gpufleet.fleet.submitting.option_kinds import gpu_mode_word, resource_limit_text, secret_text, signal_name
+from gpufleet.text.cleaning import clean
+from gpufleet.text.units import counted, format_size
 
-from ..jobs.outcome import end_in_words, has_ended
-from ..submitting.job_spec import PASSED_ON, command_line_of, hidden_when_repeated, options_of, shell_line
-from ..submitting.option_kinds import gpu_mode_word, resource_limit_text, secret_text, signal_name
 from . import words
 from .file_ways import ways_in_words
 from .jobs import counts_in_words, end_of, gpu_count, item_lines, name_of, ran, request_in_words
-from .table import Cell, Colour, Column, Look, clean, draw, painted, wrapped
+from .table import Cell, Colour, Column, Look, draw, painted, wrapped
 
 VERDICT_COLUMNS: Sequence[Column[job_pb2.NodeVerdict]] = (
     Column("NODE", lambda each: each.node),
@@ -85,7 +86,7 @@ def _items_in_lines(job: job_pb2.Job, items: Sequence[scheduler_pb2.ArrayItem], 
     total = counts.running + counts.starting + counts.stopping + counts.failed + counts.timed_out
     lines = item_lines(items, now, look) if items else []
     if total > len(items):
-        lines.append(f"… and {words.counted(total - len(items), 'more item')} that ran or failed")
+        lines.append(f"… and {counted(total - len(items), 'more item')} that ran or failed")
     indices = job.spec.array.indices.partition(",")[0].partition("-")[0]
     return [*lines, f"One item: gpuctl job {job.id}.{indices} · the output of all: gpuctl logs {job.id}"]
 
@@ -124,7 +125,7 @@ def _ahead(explanation: job_pb2.Explanation) -> list[str]:
     named = ", ".join(map(str, explanation.ahead_job_ids))
     more = explanation.ahead_count - len(explanation.ahead_job_ids)
     named += f" and {more} more" if more > 0 else ""
-    return [f"Ahead of it: {words.counted(explanation.ahead_count, 'job')} ({named})"]
+    return [f"Ahead of it: {counted(explanation.ahead_count, 'job')} ({named})"]
 
 
 def when(explanation: job_pb2.Explanation, now: datetime) -> list[str]:
@@ -198,7 +199,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     if job.has_stats:
         yield "used", f"see: gpuctl stats {job.id}"
     if job.requeue_count:
-        yield "requeued", words.counted(job.requeue_count, "time")
+        yield "requeued", counted(job.requeue_count, "time")
 
 
 def _gpu_choice(job: job_pb2.Job, now: datetime) -> str:
@@ -228,7 +229,7 @@ def _folder(spec: job_pb2.JobSpec) -> str:
     if not spec.HasField("folder"):
         return ""
     size = format_size(spec.folder.content_bytes)
-    return f"{words.counted(spec.folder.entry_count, 'file')}, {size}, as {spec.folder.digest[:12]}"
+    return f"{counted(spec.folder.entry_count, 'file')}, {size}, as {spec.folder.digest[:12]}"
 
 
 def _copied(spec: job_pb2.JobSpec) -> str:
@@ -273,7 +274,7 @@ def _request(spec: job_pb2.JobSpec) -> str:
     parts = []
     if gpus := gpu_count(spec):
         models = " or ".join(spec.devices[0].models)
-        whole = words.counted(gpus, f"{models} GPU".strip())
+        whole = counted(gpus, f"{models} GPU".strip())
         share = spec.devices[0].share
         if share.milli:
             whole = f"{share.milli / 1000:g} of {'each of ' if gpus > 1 else ''}{whole}"
@@ -283,7 +284,7 @@ def _request(spec: job_pb2.JobSpec) -> str:
     elif spec.node_count > 1:
         parts.append(f"{spec.node_count} nodes")
     each = " on each" if spec.node_count > 1 else ""
-    parts.append(words.counted(max(spec.cpus, 1), "CPU") + each)
+    parts.append(counted(max(spec.cpus, 1), "CPU") + each)
     if spec.memory_bytes:
         parts.append(f"{format_size(spec.memory_bytes)} of memory{each}")
     if spec.nodelist:

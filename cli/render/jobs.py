@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
+from gpufleet.fleet.outcome import PLAIN_REASONS, exit_in_words
 from gpufleet.jobs.names import name_of_command
-from gpufleet.text.units import format_duration
+from gpufleet.text.units import counted, format_duration
 
-from ..jobs.outcome import PLAIN_REASONS, exit_in_words
 from . import words
 from .nodes import is_in_use, node_lines
 from .table import CLAUSE, Column, Look, draw, shown_width
@@ -39,7 +39,7 @@ def counts_in_words(counts: job_pb2.ArrayCounts) -> str:
 def request_in_words(array: job_pb2.ArraySpec, counts: job_pb2.ArrayCounts) -> str:
     """`100 items (1-100), at most 10 at a time, until 3 have failed`."""
     indices = array.indices if len(array.indices) <= 60 else array.indices[:60] + "…"
-    parts = [f"{words.counted(counts.items, 'item')} ({indices})"]
+    parts = [f"{counted(counts.items, 'item')} ({indices})"]
     if array.max_active_count:
         parts.append(f"at most {array.max_active_count:,} at a time")
     if array.max_fails:
@@ -98,7 +98,7 @@ def queue_screen(
     lines = job_lines(jobs, now, look) if jobs else [nothing(with_finished=with_finished)]
     hidden = _hidden(answer.counts, jobs)
     if hidden > 0:
-        lines.append(f"… and {words.counted(hidden, 'more job')}; see them with: gpuctl queue -o jsonl")
+        lines.append(f"… and {counted(hidden, 'more job')}; see them with: gpuctl queue -o jsonl")
     in_all = ["", totals(answer.counts, nodes)] if jobs or nodes else []
     return [*lines, *in_all, "", *node_lines(nodes, look)]
 
@@ -113,7 +113,7 @@ def totals(counts: scheduler_pb2.QueueCounts, nodes: Sequence[node_pb2.Node]) ->
         return ", ".join(parts)
     used = sum(is_in_use(each) for each in devices)
     free = sum(each.is_free for each in devices)
-    return f"{', '.join(parts)} · {used:,} of {words.counted(len(devices), 'GPU')} in use, {free:,} free"
+    return f"{', '.join(parts)} · {used:,} of {counted(len(devices), 'GPU')} in use, {free:,} free"
 
 
 def job_lines(jobs: Sequence[job_pb2.Job], now: datetime, look: Look) -> list[str]:

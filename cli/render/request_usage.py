@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import sessions_pb2
 
-from gpufleet.text.units import format_duration
+from gpufleet.text.units import counted, format_duration
 
 from .table import ABSENT, Column, Look, draw
-from .words import counted, span_in_words
+from .words import span_in_words
 
 ROWS_MAX = 1_000
 """More are not answered."""

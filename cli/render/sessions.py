@@ -8,8 +8,11 @@ from types import MappingProxyType
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
+from gpufleet.text.cleaning import clean
+from gpufleet.text.units import counted
+
 from . import words
-from .table import ABSENT, Cell, Colour, Column, Look, clean, draw, wrapped
+from .table import ABSENT, Cell, Colour, Column, Look, draw, wrapped
 
 WorkerOf = tuple[sessions_pb2.Model, sessions_pb2.WorkerInfo]
 
@@ -111,7 +114,7 @@ def update_progress(model: sessions_pb2.Model) -> str:
     old = len(there) - len(new)
     if not there:
         return f"updating to revision {model.revision} with the next worker"
-    return f"updating to revision {model.revision}: {ready} of {words.counted(max(ready + old, len(new)), 'worker')}"
+    return f"updating to revision {model.revision}: {ready} of {counted(max(ready + old, len(new)), 'worker')}"
 
 
 def why_update_waits(model: sessions_pb2.Model) -> str:

@@ -10,10 +10,9 @@ from gpufleet.v1 import capacity_pb2
 
 from gpufleet.devices.snapshots import DeviceSnapshot
 from gpufleet.devices.statistics import MB, device_keys, statistics_object
-from gpufleet.text.units import format_duration, format_megabytes, format_size
+from gpufleet.text.units import counted, format_duration, format_megabytes, format_size
 
 from .table import ABSENT, Cell, Colour, Column, Look, draw
-from .words import counted
 
 Used = tuple[str, capacity_pb2.DeviceStats]
 """A device by its key, and what it did."""

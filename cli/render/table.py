@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from gpufleet.text.cleaning import clean
+
 GAP = "  "
 ELLIPSIS = "…"
 INDENT = "    "
@@ -133,13 +135,6 @@ def _draw_with_lines_below(
         below = wrapped(row[-1].text, room - len(INDENT))
         drawn += [line, *(INDENT + painted(piece, row[-1].colour, look) for piece in below if piece)]
     return drawn
-
-
-def clean(text: str) -> str:
-    """The text on one line, with nothing in it that could move a cursor."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else " " if each in "\n\t" else "�" for each in text)
 
 
 def shown_width(text: str) -> int:

@@ -8,10 +8,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import capacity_pb2, sessions_pb2
 
-from gpufleet.text.units import format_duration
+from gpufleet.text.units import counted, format_duration
 
 from .table import ABSENT, Column, Look, draw
-from .words import counted, span_in_words
+from .words import span_in_words
 
 HOUR_SECONDS = 3_600
 ROWS_MAX = 1_000

@@ -161,11 +161,6 @@ def _folded_group(stem: str, numbers: Sequence[str]) -> str:
     return f"{stem}[{','.join(run[0] if len(run) == 1 else f'{run[0]}-{run[-1]}' for run in runs)}]"
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def labels(pairs: Mapping[str, str], between: str = " ") -> str:
     """`rack=3 site=east`, in the order of their names."""
     return between.join(f"{name}={value}" for name, value in sorted(pairs.items()))

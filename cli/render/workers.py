@@ -8,6 +8,8 @@ from datetime import datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import inference_pb2, sessions_pb2, status_pb2
 
+from gpufleet.text.units import counted
+
 from . import words
 from .sessions import SHOWN_OF_START, WORKER_STATES
 from .table import ABSENT, Cell, Colour, Column, Look, draw
@@ -69,7 +71,7 @@ def _node_columns(now: datetime, look: Look) -> list[Column[status_pb2.NodeWork]
 def _worker_columns(now: datetime) -> list[Column[WorkerOf]]:
     return [
         Column("MODEL", lambda of: of[0].model, least=8),
-        Column("ON", lambda of: words.counted(of[0].gpu_count, "GPU") if of[0].gpu_count else "CPUs"),
+        Column("ON", lambda of: counted(of[0].gpu_count, "GPU") if of[0].gpu_count else "CPUs"),
         Column("REQUESTS", lambda of: f"{of[0].request_count:,}", is_right=True),
         Column("WORKER", lambda of: of[1].worker_start[:SHOWN_OF_START] or ABSENT if of[1] is not None else ABSENT),
         Column("JOB", lambda of: f"{of[1].job_id}" if of[1] is not None and of[1].job_id else ABSENT, is_right=True),

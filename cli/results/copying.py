@@ -1,33 +1,18 @@
-"""Brings here what a job left: into a part beside its place, and into that whole and at once."""
+"""`gpuctl cp`: brings here what a job left."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import grpc
-from gpufleet.v1 import files_pb2, scheduler_pb2
-
-from gpufleet.errors import GpufleetError, Reason, UnavailableError, invalid
-from gpufleet.jobs.files import trouble_with_path
-from gpufleet.text.units import format_size
-
-from ..client import Client, connected, translated
-from ..jobs.named_jobs import only_id, read_selection
-from ..render import words
-from ..render.table import clean
-from ..settings import Settings
-from .listing import left_by
+from gpufleet.errors import invalid
+from gpufleet.fleet.client import connected
+from gpufleet.fleet.named_jobs import only_id, read_selection
+from gpufleet.fleet.results import bring
+from gpufleet.fleet.settings import Settings
+from gpufleet.text.cleaning import clean
+from gpufleet.text.units import counted, format_size
 
 HOW = "Write it as 41:out/model.pt, or 41: for all that it left."
-STORED_SECONDS_MAX = 300.0
-"""How long it waits for what an ended job left to be stored."""
-ASKED_AGAIN_SECONDS = 0.3
-TRIES_MAX = 5
-"""Of one file that is cut; each goes on where the one before it stood."""
 
 
 def copy(settings: Settings, source: str, target: str, rank: int) -> None:
@@ -37,95 +22,8 @@ def copy(settings: Settings, source: str, target: str, rank: int) -> None:
         raise invalid("JOB:[PATH]", f"{source!a} names no file of a job", next_step=HOW)
     with connected(settings) as client:
         job_id = only_id(client, read_selection([which]))
-        found = _stored(client, job_id, rank)
-        places = list(_places(job_id, found, path.strip("/"), Path(target), target.endswith("/")))
-        for file, place in places:
-            _bring(client, settings, job_id, found, file, place)
+        found, places = bring(client, job_id, path, target, rank)
     size = format_size(sum(file.size_bytes for file, _ in places))
-    print(f"gpuctl: {words.counted(len(places), 'file')}, {size}, of job {job_id}", file=sys.stderr)
+    print(f"gpuctl: {counted(len(places), 'file')}, {size}, of job {job_id}", file=sys.stderr)
     for problem in found.problems:
         print(f"gpuctl: not among them: {clean(problem)}", file=sys.stderr)
-
-
-def _stored(client: Client, job_id: int, rank: int) -> files_pb2.RankFiles:
-    """What a rank left, once it is stored. Errors: FILE_NOT_FOUND."""
-    until = time.monotonic() + STORED_SECONDS_MAX
-    while True:
-        answer = left_by(client, job_id)
-        if rank >= max(1, len(answer.ranks)):
-            raise invalid("--rank", f"job {job_id} has ranks 0 to {len(answer.ranks) - 1}", next_step="Name one.")
-        if answer.ranks and answer.ranks[rank].is_stored:
-            return answer.ranks[rank]
-        job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
-        if not job.HasField("end_time"):
-            why = f"job {job_id} has not ended; what it leaves is stored then"
-            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"Wait for it with: gpuctl wait {job_id}")
-        if time.monotonic() > until:
-            why = f"what job {job_id} left is not stored, {STORED_SECONDS_MAX:.0f} s after it was asked for"
-            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step="See why with: gpuctl logs --program agent:NODE")
-        time.sleep(ASKED_AGAIN_SECONDS)
-
-
-def _places(
-    job_id: int, found: files_pb2.RankFiles, path: str, target: Path, is_folder: bool
-) -> Iterator[tuple[files_pb2.FolderEntry, Path]]:
-    """Each wanted file, and where it is to lie."""
-    files: Sequence[files_pb2.FolderEntry] = found.files
-    if any(trouble_with_path(each.path) for each in files):
-        raise GpufleetError(Reason.CONFLICT, "the scheduler names a path that none may have")
-    for each in files:
-        if each.path == path:
-            yield each, target / Path(path).name if is_folder or target.is_dir() else target
-            return
-    inside = [each for each in files if path in ("", ".") or each.path.startswith(f"{path}/")]
-    if not inside:
-        step = f"See what it left with: gpuctl files {job_id}"
-        raise GpufleetError(Reason.FILE_NOT_FOUND, f"job {job_id} left no {path!a}", next_step=step)
-    above = path.rpartition("/")[0]
-    for each in inside:
-        yield each, target / (each.path.removeprefix(f"{above}/") if above else each.path)
-
-
-def _bring(
-    client: Client,
-    settings: Settings,
-    job_id: int,
-    found: files_pb2.RankFiles,
-    file: files_pb2.FolderEntry,
-    place: Path,
-) -> None:
-    part = place.with_name(f".{place.name}.{job_id}-{found.attempt}.part")  # what a job left never changes
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        for left in range(TRIES_MAX, 0, -1):
-            offset = min(part.stat().st_size, file.size_bytes) if part.exists() else 0
-            request = files_pb2.DownloadFileRequest(job_id=job_id, path=file.path, offset=offset, rank=found.rank)
-            try:
-                _write(part, offset, client.scheduler.DownloadFile(request))
-            except grpc.RpcError as problem:
-                error = translated(problem, settings)
-                if left == 1 or not isinstance(error, UnavailableError):
-                    raise error from None
-                continue
-            if part.stat().st_size == file.size_bytes:
-                break
-        if part.stat().st_size != file.size_bytes:
-            part.unlink()
-            raise GpufleetError(Reason.CONFLICT, f"{file.path!a} came with another size than was said")
-        part.chmod(0o755 if file.is_executable else 0o644)
-        part.replace(place)
-    except OSError as problem:
-        why = f"{str(place)!a} cannot be written: {problem.strerror}"
-        raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step="Name another TARGET.") from None
-
-
-def _write(part: Path, offset: int, pieces: Iterator[files_pb2.DownloadFileResponse]) -> None:
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.truncate(offset)
-        file.seek(offset)
-        for piece in pieces:
-            if piece.offset != offset:
-                raise GpufleetError(Reason.CONFLICT, "a piece came that does not follow the one before it")
-            file.write(piece.data)
-            offset += len(piece.data)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpufleet.v1 import files_pb2, scheduler_pb2
+from gpufleet.v1 import files_pb2
 
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.client import connected
+from gpufleet.fleet.named_jobs import only_id, read_selection
+from gpufleet.fleet.results import left_by
+from gpufleet.fleet.settings import Settings
+from gpufleet.text.cleaning import clean
 from gpufleet.text.units import format_size
 
 from .. import screen
-from ..client import Client, connected
-from ..jobs.named_jobs import only_id, read_selection
 from ..printing import print_list
-from ..render.table import Column, Look, clean, draw
-from ..settings import Settings
+from ..render.table import Column, Look, draw
 
 Row = tuple[files_pb2.RankFiles, files_pb2.FolderEntry]
 
@@ -34,20 +35,6 @@ def show_files(settings: Settings, which: str) -> None:
     )
     if settings.format in ("table", "wide") and any(rank.files for rank in answer.ranks):
         screen.tell(f"Bring them here with: gpuctl cp {job_id}: .")
-
-
-def left_by(client: Client, job_id: int) -> files_pb2.ListFilesResponse:
-    """What a job left so far. Errors: FILE_NOT_FOUND where it is to leave nothing."""
-    answer = client.call(client.scheduler.ListFiles, files_pb2.ListFilesRequest(job_id=job_id))
-    if not answer.ranks:
-        job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
-        if not job.spec.results:
-            raise GpufleetError(
-                Reason.FILE_NOT_FOUND,
-                f"job {job_id} was submitted without --download, and left no files",
-                next_step="Submit it again with what it is to leave, for instance: --download 'out/**'",
-            )
-    return answer
 
 
 def _lines(job_id: int, answer: files_pb2.ListFilesResponse, look: Look) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from gpufleet.fleet.submitting.option_kinds import begin_of_slurm
 from gpufleet.text.units import exact_duration
 
 from .finding import Script, marked_lines
@@ -190,11 +191,7 @@ def _dependency(value: str) -> Sequence[str]:
 
 
 def _begin(value: str) -> Sequence[str]:
-    read = re.fullmatch(r"now\+(\d+)\s*(s|m|h|d|w)?\w*", value.lower())
-    if read is None:
-        return "--begin", value or "TIME"
-    count, unit = read.groups()
-    return "--begin", f"{int(count) * 7}d" if unit == "w" else f"{count}{unit or 's'}"
+    return "--begin", begin_of_slurm(value) or value or "TIME"
 
 
 def _export(value: str) -> Sequence[str]:

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from datetime import timedelta
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.reading import read
 from gpufleet.text.units import exact_duration, parse_duration
 
-from ..reading import read
 from .serve_options import PredictOptions, ProgramOptions, WorkerOptions
 
 PORT_ENV = "PREDICT_SERVER_PORT"

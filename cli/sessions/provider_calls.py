@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.finding import Finding, failed, ok, warning
+from gpufleet.fleet.reading import read
+from gpufleet.fleet.settings import resolve
 from gpufleet.runtimes.looking import InterpreterFacts, OnnxFacts, TorchFacts, look
 from gpufleet.text.units import exact_duration, format_size, parse_duration
 
 from .. import screen
 from ..doctor.checks import lines_of
-from ..doctor.finding import Finding, failed, ok, warning
 from ..errors import FAILED
 from ..printing import print_object
-from ..reading import read
-from ..settings import resolve
 
 TIMEOUT_MIN, TIMEOUT_MAX = timedelta(seconds=1), timedelta(hours=1)
 

@@ -13,24 +13,23 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.async_client import AsyncClient, connected_async
+from gpufleet.fleet.client import connected
+from gpufleet.fleet.reading import read
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.job_spec import spec_of
+from gpufleet.fleet.submitting.option_kinds import gpu_mode_of
+from gpufleet.fleet.submitting.requests import OPTION_OF_FIELD, in_options, working_folder
 from gpufleet.security.pass_phrases import hash_pass_phrase, read_pass_phrase
+from gpufleet.text.cleaning import clean
 from gpufleet.text.spelling import did_you_mean
-from gpufleet.text.units import parse_duration
+from gpufleet.text.units import counted, parse_duration
 
-from ..async_client import AsyncClient, connected_async
-from ..client import connected
 from ..errors import FAILED
 from ..printing import print_answer
 from ..quitting import Left, until_told_to_leave
-from ..reading import read
 from ..render.sessions import last_lines, state_of, steady_state_of, why_update_waits
-from ..render.table import clean
-from ..render.words import counted
-from ..settings import Settings
-from ..submitting.job_options import JobOptions
-from ..submitting.job_spec import spec_of
-from ..submitting.option_kinds import gpu_mode_of
-from ..submitting.submission import OPTION_OF_FIELD, in_options, working_folder
 from .predicting import as_program
 from .serve_options import PredictOptions, ProgramOptions, TurnOptions, WorkerOptions
 from .updating import idle_of_a_program, paths_of, worker_changes

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.client import Client, all_pages, connected
+from gpufleet.fleet.reading import wrong
+from gpufleet.fleet.settings import Settings
 from gpufleet.text.spelling import did_you_mean
+from gpufleet.text.units import counted
 
 from .. import screen
-from ..client import Client, all_pages, connected
 from ..printing import print_answer, print_list
-from ..reading import wrong
 from ..render.sessions import models_screen, sessions_screen, worker_in_words
-from ..render.words import counted
-from ..settings import Settings
 
 PAGE_SIZE = 1000
 FALLBACK_SPAN = timedelta(hours=1)

@@ -9,9 +9,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import invalid
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.job_spec import spec_of, variables
 
-from ..submitting.job_options import JobOptions
-from ..submitting.job_spec import spec_of, variables
 from .serve_options import PredictOptions, ProgramOptions, TurnOptions, WorkerOptions
 
 PATHS = {

@@ -16,10 +16,10 @@ from gpufleet.v1 import ingest_pb2, job_pb2
 from gpufleet.client.routes import Route, routes_of
 from gpufleet.client.settings import GivenSettings, load_settings
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.settings import Settings
 
 from ..batch.given import GpuChoice, settings_given
 from ..errors import FAILED
-from ..settings import Settings
 
 MODES = {
     job_pb2.GPU_MODE_REQUIRED: "required",

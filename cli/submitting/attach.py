@@ -6,10 +6,11 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from gpufleet.fleet.submitting.job_options import JobOptions
+
 from ..completion import complete_jobs
 from ..options import Following
 from .job_command import ShellCommand
-from .job_options import JobOptions
 
 TAIL_LINES = 24
 """What is shown again to who comes back: a screenful."""
@@ -30,15 +31,17 @@ def shell(
     """
     import asyncio
 
+    from gpufleet.fleet.submitting.input_folder import described
+    from gpufleet.fleet.submitting.uploading import upload_what_goes_along
+
+    from ..screen import NOTICES
     from .attached import run_attached, shell_request
     from .estimating import estimated
-    from .input_folder import described
-    from .uploading import upload_what_goes_along
 
     settings = options.settings()
     job, folder = described(settings, estimated(settings, job))
     request = shell_request(job, command or [])
-    upload_what_goes_along(settings, job.file or (), folder, request.specs[0])
+    upload_what_goes_along(settings, job.file or (), folder, request.specs[0], NOTICES)
     raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs)))
 
 
@@ -61,8 +64,9 @@ def attach(
     """
     import asyncio
 
-    from ..client import connected
-    from ..jobs.named_jobs import only_id, read_selection
+    from gpufleet.fleet.client import connected
+    from gpufleet.fleet.named_jobs import only_id, read_selection
+
     from .attached import attach_again
 
     settings = options.settings()

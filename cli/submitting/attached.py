@@ -14,22 +14,24 @@ from typing import Any
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.async_client import AsyncClient, connected_async
+from gpufleet.fleet.exit_codes import OWN_FAILURE, SIGNALLED
+from gpufleet.fleet.following.core import SECOND_WITHIN_S, Interrupts, Meaning, TimeOuts
+from gpufleet.fleet.following.output import OutputFeed, OutputRequest, Writer
+from gpufleet.fleet.following.shell import FollowingEnd, follow
+from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.requests import in_options, outcome_unknown, request_of
 
-from ..async_client import AsyncClient, connected_async
 from ..attaching.keyboard import STDIN, STDOUT, Keyboard, Watched
 from ..attaching.terminal import has_terminal
-from ..errors import INTERRUPTED, OWN_FAILURE, SIGNALLED
-from ..following.core import SECOND_WITHIN_S, Interrupts, Meaning, TimeOuts
-from ..following.output import OutputFeed, OutputRequest, Writer
-from ..following.shell import FollowingEnd, follow
+from ..errors import INTERRUPTED
 from ..following.writers import Plain, Streams
 from ..inside.forwarding import Forwarding, leads_to
 from ..inside.ports import Listening
-from ..jobs.outcome import end_in_words, exit_code_of, has_ended
 from ..render.words import place
-from ..settings import Settings
-from .job_options import JobOptions
-from .submission import in_options, outcome_unknown, refuse_many, request_of
+from .submission import refuse_many
 from .tracing import Tracing, tracing
 
 CANCEL_REASON = "interrupted in gpuctl run"

@@ -14,18 +14,18 @@ import grpc
 from gpufleet.v1 import capacity_pb2
 
 from gpufleet.errors import Reason, UnavailableError, invalid
+from gpufleet.fleet.async_client import LOST, AsyncClient, connected_async, is_told_to_end, lost
+from gpufleet.fleet.reading import read
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.job_spec import spec_of
+from gpufleet.fleet.submitting.requests import in_options, working_folder
 from gpufleet.text.units import parse_duration
 
-from ..async_client import LOST, AsyncClient, connected_async, is_told_to_end, lost
 from ..errors import FAILED
 from ..printing import print_message
 from ..quitting import Left, until_told_to_leave
-from ..reading import read
-from ..settings import Settings
 from .estimating import estimated
-from .job_options import JobOptions
-from .job_spec import spec_of
-from .submission import in_options, working_folder
 
 WAIT_MAX = timedelta(days=1)
 EVERY = timedelta(seconds=30)

@@ -11,12 +11,12 @@ from pathlib import Path
 from gpufleet.v1 import capacity_pb2
 
 from gpufleet.errors import FieldViolation, GpufleetError, Reason, invalid
+from gpufleet.fleet.client import Client, connected
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.job_options import JobOptions
 from gpufleet.text.units import exact_size
 
-from ..client import Client, connected
 from ..printing import print_message
-from ..settings import Settings
-from .job_options import JobOptions
 
 CONFIG_BYTES_MAX = 1_000_000
 STDIN = "-"

@@ -10,14 +10,15 @@ from pathlib import Path
 from gpufleet.v1 import ingest_pb2, job_pb2
 
 from gpufleet.errors import GpufleetError, invalid
+from gpufleet.fleet.client import connected
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.input_files import input_files, local_files
+from gpufleet.fleet.submitting.requests import in_options, outcome_unknown
+from gpufleet.fleet.submitting.uploading import upload_missing
+from gpufleet.text.cleaning import clean
 
-from ..client import connected
+from .. import screen
 from ..printing import print_message
-from ..render.table import clean
-from ..settings import Settings
-from .input_files import input_files, local_files
-from .submission import in_options, outcome_unknown
-from .uploading import upload_missing
 
 OPTIONS = {"file.path": "FILE", "file.digest": "FILE", "content_type": "--content-type", "gpu": "--gpu"}
 MODES = {job_pb2.GPU_MODE_PREFERRED: "a GPU, or else a CPU", job_pb2.GPU_MODE_REQUIRED: "a GPU"}
@@ -49,7 +50,8 @@ def ingest_file(
 
             return ask_model(settings, found, _path(text))
         spec = job_pb2.JobSpec(files=files)
-        upload_missing(settings, [text], spec, shared_root or settings.config.settings.shared_root)
+        root = shared_root or settings.config.settings.shared_root
+        upload_missing(settings, [text], spec, screen.NOTICES, root)
         request.file.CopyFrom(spec.files[0])
         request.dry_run, request.request_id = False, request_id or uuid.uuid4().hex
         found = _asked(settings, request)

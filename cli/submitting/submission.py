@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import FieldViolation, GpufleetError, Reason, invalid
+from gpufleet.errors import GpufleetError, invalid
+from gpufleet.fleet.client import Client, connected
+from gpufleet.fleet.named_jobs import only_id, read_selection
+from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.requests import in_options, outcome_unknown
+from gpufleet.text.units import counted
 
 from .. import screen
-from ..client import OUTCOME_OPEN, Client, connected
-from ..jobs.named_jobs import only_id, read_selection
 from ..printing import print_message
-from ..render import words
 from ..render.job import request_lines, when
 from ..render.table import Look
-from ..settings import Settings
-from .job_options import JobOptions, option_of_field
-from .job_spec import spec_of
 from .tracing import tracing
-
-OPTION_OF_FIELD = {
-    **option_of_field(),
-    "argv": "the command",
-    "devices": "--gpus",
-    "devices[0].share.memory_bytes": "--min-memory",
-    "request_id": "--request-id",
-}
-"""The server names fields of the spec; people typed options."""
 
 STARTS_NOW = "NEXT_PASS"
 """The reason of a dry run's job that would not wait."""
-
-
-def request_of(
-    options: JobOptions, command: Sequence[str], *, request_id: str | None, dry_run: bool
-) -> scheduler_pb2.SubmitRequest:
-    """The request to submit one job from here."""
-    spec = spec_of(options, command, os.environ, working_folder())
-    return scheduler_pb2.SubmitRequest(specs=[spec], request_id=request_id or uuid.uuid4().hex, dry_run=dry_run)
 
 
 def refuse_many(request: scheduler_pb2.SubmitRequest) -> None:
@@ -77,21 +58,6 @@ def rerun_of(
     return scheduler_pb2.SubmitRequest(
         rerun_failed_job_id=job_id, request_id=request_id or uuid.uuid4().hex, dry_run=dry_run
     )
-
-
-def working_folder() -> str:
-    """Where the submitter is, by the name that was used to get there: links often are the same on every node."""
-    shown = os.environ.get("PWD", "")
-    try:
-        if shown.startswith("/") and Path(shown).samefile("."):
-            return shown
-        return str(Path.cwd())
-    except OSError:
-        raise GpufleetError(
-            Reason.FILE_NOT_FOUND,
-            "the folder that you are in was removed",
-            next_step="Go to another one with cd, or name the job's with --cwd.",
-        ) from None
 
 
 def submit_job(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:
@@ -140,7 +106,7 @@ def _tell_dry_run(request: scheduler_pb2.SubmitRequest, answer: scheduler_pb2.Su
     reason = answer.job.wait_reason.sentence
     waits = answer.job.queue_position and answer.job.wait_reason.reason != STARTS_NOW
     place = f", in place {answer.job.queue_position:,}" if waits else ""
-    what = words.counted(answer.job.array_counts.items, "item") if answer.job.HasField("array_counts") else ""
+    what = counted(answer.job.array_counts.items, "item") if answer.job.HasField("array_counts") else ""
     what = f"An array of {what}" if what else "The job"
     spec = request.specs[0] if request.specs else answer.job.spec
     look = screen.look("table") if sys.stdout.isatty() else Look(width=None)  # a line each for grep
@@ -152,42 +118,3 @@ def _tell_dry_run(request: scheduler_pb2.SubmitRequest, answer: scheduler_pb2.Su
             *request_lines(spec, screen.local_now(), look),
         ]
     )
-
-
-def outcome_unknown(problem: GpufleetError, request_id: str) -> GpufleetError:
-    """Nobody answered: say whether the job may exist, and how to ask again without making it twice."""
-    if problem.reason not in OUTCOME_OPEN:
-        return problem
-    return GpufleetError(
-        problem.reason,
-        f"{problem.message.rstrip('.')}; whether the job was stored is not known",
-        next_step=f"Repeat the same command with --request-id {request_id}: it is never done twice.",
-        metadata={**problem.metadata, "request_id": request_id},
-    )
-
-
-def in_options(problem: GpufleetError, option_of: Callable[[str], str] | None = None) -> GpufleetError:
-    """The refusal with each field named as the option that was typed; by default those of submit."""
-    option_of = option_of or _option
-    violations = [FieldViolation(option_of(each.field), each.why) for each in problem.violations]
-    message = problem.message
-    for before, after in zip(problem.violations, violations, strict=True):
-        message = message.replace(before.field, after.field, 1)
-    return GpufleetError(
-        problem.reason,
-        message,
-        violations=violations,
-        next_step=problem.next_step,
-        retry_after_s=problem.retry_after_s,
-        metadata=problem.metadata,
-    )
-
-
-def _option(field: str) -> str:
-    own = field.removeprefix("specs[0].").removeprefix("spec.")
-    while own:
-        if own in OPTION_OF_FIELD:
-            return OPTION_OF_FIELD[own]
-        cut = max(own.rfind("."), own.rfind("["))
-        own = own[: max(cut, 0)]
-    return field

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
+from gpufleet.fleet.submitting.job_options import JobOptions
+
 from ..options import Following, PrintingAndFollowing
 from .job_command import JobCommand
-from .job_options import JobOptions
 
 if TYPE_CHECKING:
     from gpufleet.v1 import scheduler_pb2
 
-    from ..folders.preparing import Prepared
-    from ..settings import Settings
+    from gpufleet.fleet.folders.preparing import Prepared
+    from gpufleet.fleet.settings import Settings
 
 
 from ..app import CheckCommand
@@ -59,9 +60,11 @@ def submit(
     A script may carry options of its own in lines that begin with #gpuctl; those of the command line win. It is the
     command itself, what an interpreter is given (bash job.sh), or, with - in its place, standard input.
     """
+    from gpufleet.fleet.submitting.input_folder import described
+    from gpufleet.fleet.submitting.requests import request_of
+
     from .estimating import estimated
-    from .input_folder import described
-    from .submission import request_of, rerun_of, submit_job
+    from .submission import rerun_of, submit_job
 
     settings = options.settings()
     if rerun_failed is not None:
@@ -101,9 +104,10 @@ def run(
     SIGINT, a second within 3 s cancels it, a third leaves. Exit codes: the job's own; 128 + n for a signal; 124 for
     its time limit; 125 when it has none, or gpuctl itself failed.
     """
+    from gpufleet.fleet.submitting.input_folder import described
+    from gpufleet.fleet.submitting.requests import request_of
+
     from .estimating import estimated
-    from .input_folder import described
-    from .submission import request_of
 
     settings = options.settings()
     job, folder = described(settings, estimated(settings, job))
@@ -126,10 +130,12 @@ def _upload(
     shared_root: Path | None,
 ) -> None:
     if files or folder is not None:
-        from .uploading import upload_what_goes_along
+        from gpufleet.fleet.submitting.uploading import upload_what_goes_along
+
+        from ..screen import NOTICES
 
         root = shared_root or settings.config.settings.shared_root
-        upload_what_goes_along(settings, files or (), folder, request.specs[0], root)
+        upload_what_goes_along(settings, files or (), folder, request.specs[0], NOTICES, root)
 
 
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest, forward: Sequence[str] = ()) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
+from gpufleet.text.cleaning import clean
 from gpufleet.text.units import format_size
 
 from ..full_screen.view import Order, Sort, Sorts
-from ..render.table import ABSENT, clean
+from ..render.table import ABSENT
 
 OLD_S = 5.0
 """A reading that was older than this when it was told is shown with its age, and is in no sum."""

@@ -186,3 +186,8 @@ def _three_digits(value: float) -> str:
     decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -21,7 +21,7 @@ GPUCTL = ("-m", "gpufleet.cli")
 PATIENT = """
 from gpufleet.cli.submitting import attached
 from gpufleet.cli.__main__ import main
-from gpufleet.cli.following import core
+from gpufleet.fleet.following import core
 from gpufleet.cli.local import up
 core.SECOND_WITHIN_S = up.SECOND_WITHIN_S = 3600.0
 main()

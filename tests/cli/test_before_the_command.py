@@ -9,8 +9,8 @@ import pytest
 from gpufleet.v1 import job_pb2
 
 from cli.options import Connection, Following
-from cli.settings import resolve
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.settings import resolve
 from tests.cli.conftest import run_here
 from tests.cli.fake_scheduler import FakeScheduler, job
 

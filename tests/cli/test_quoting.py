@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cli.render.job import job_screen
 from cli.render.table import Look
-from cli.submitting.job_spec import command_line_of, shell_line
+from gpufleet.fleet.submitting.job_spec import command_line_of, shell_line
 from tests.cli.cluster import NOW, running
 
 SCRIPT = "#!/bin/sh\n#gpuctl --gpus 2\nprintf '%s\\t' \"it's\"\n"

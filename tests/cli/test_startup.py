@@ -63,7 +63,7 @@ def test_the_queue_imports_no_more_than_it_must() -> None:
     # With a scheduler that is away: what is imported for the screen is in the golden texts' own test.
     found = modules_of("queue", "--scheduler", "127.0.0.1:1")
     assert "grpc" in found
-    assert not found.intersection({"pydantic", "rich", "sqlalchemy", "cli.following"})
+    assert not found.intersection({"pydantic", "rich", "sqlalchemy", "gpufleet.fleet.following"})
 
 
 def complete(line: str) -> list[str]:

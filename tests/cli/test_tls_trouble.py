@@ -15,10 +15,10 @@ import grpc
 import pytest
 
 from cli.doctor.checks import examine
-from cli.doctor.finding import Verdict
 from cli.doctor.wishes import Wishes
 from cli.options import Connection
-from cli.settings import resolve
+from gpufleet.fleet.finding import Verdict
+from gpufleet.fleet.settings import resolve
 from gpufleet.net.certificates import make_certificates
 from gpufleet.net.tls import server_credentials
 from tests.cli.conftest import run_here

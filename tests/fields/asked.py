@@ -13,8 +13,8 @@ from typing import Any
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from cli.app import command_line
-from cli.submitting.job_options import JobOptions
-from cli.submitting.job_spec import spec_of
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.job_spec import spec_of
 from scheduler.api.jobs.submitting import SubmitCalls
 from scheduler.api.roles import Caller, _caller
 from scheduler.blobs.folders import Contents

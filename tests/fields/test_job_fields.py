@@ -13,10 +13,10 @@ from gpufleet.v1 import job_pb2, node_agent_pb2
 
 from cli.render.job import request_lines
 from cli.render.table import Look
-from cli.submitting.job_options import JobOptions, Kind
-from cli.submitting.job_spec import PASSED_ON, command_line_of
-from cli.submitting.option_kinds import READ, SHOW
-from cli.submitting.submission import _option
+from gpufleet.fleet.submitting.job_options import JobOptions, OptionKind
+from gpufleet.fleet.submitting.job_spec import PASSED_ON, command_line_of
+from gpufleet.fleet.submitting.option_kinds import READ, SHOW
+from gpufleet.fleet.submitting.requests import _option
 from scheduler.api.jobs.arrays import show_items
 from scheduler.core.gangs import launch_command
 from scheduler.state.attempts import Attempt, PlacedDevice, Placement, Rank
@@ -136,7 +136,7 @@ def _indexed(path: str) -> str:
 
 
 def test_every_kind_of_option_is_read_and_shown() -> None:
-    assert READ.keys() == SHOW.keys() == set(Kind) - {Kind.OWN}
+    assert READ.keys() == SHOW.keys() == set(OptionKind) - {OptionKind.OWN}
 
 
 # --- what is shown of it, and submitted again

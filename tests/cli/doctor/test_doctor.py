@@ -17,12 +17,13 @@ import pytest
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from cli.doctor import cluster as judge
-from cli.doctor import encryption, network
+from cli.doctor import network
 from cli.doctor.agent import check_agent, judge_agent
 from cli.doctor.cluster import compare_nodes, judge_accounts
-from cli.doctor.finding import Finding, Verdict
 from cli.doctor.network import ERROR, TurnedAway, read_error
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet import encryption
+from gpufleet.fleet.finding import Finding, Verdict
 from gpufleet.host.agent_state import LOST, REFUSED, REGISTERED, UNREACHABLE, AgentState
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import Target

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.folders import known_chunks, preparing
-from cli.folders.preparing import Prepared, bytes_of, prepare
-from cli.folders.scanning import FoundFile, Limits
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.folders import known_chunks, preparing
+from gpufleet.fleet.folders.preparing import Prepared, bytes_of, prepare
+from gpufleet.fleet.folders.scanning import FoundFile, Limits
 from gpufleet.jobs.cutting import PACK_BYTES_MAX, plans_of
 from gpufleet.jobs.folders import folder_of
 from tests.cli.folders.test_scanning import made

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.folders.scanning import Limits, ScannedFolder, ignore_line, scan
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.folders.scanning import Limits, ScannedFolder, ignore_line, scan
 
 ENOUGH = Limits(10**9, 1_000)
 

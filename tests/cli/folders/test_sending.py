@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli.folders.sending import TRIES_MAX
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.folders.sending import TRIES_MAX
 from gpufleet.jobs.folders import folder_of
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, Fault

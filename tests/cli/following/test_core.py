@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.following.core import REDIAL_S_MAX, Action, Follower, TimeOuts
+from gpufleet.fleet.following.core import REDIAL_S_MAX, Action, Follower, TimeOuts
 
 DEFAULTS = TimeOuts()
 

@@ -13,12 +13,12 @@ import grpc.aio
 import pytest
 from google.protobuf.empty_pb2 import Empty
 
-from cli.async_client import AsyncClient, may_pass, understood
-from cli.following.core import TimeOuts
-from cli.following.shell import FollowingEnd, MessageKind, follow
-from cli.settings import Settings
 from gpufleet.config.cli_settings import load_cli
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.async_client import AsyncClient, may_pass, understood
+from gpufleet.fleet.following.core import TimeOuts
+from gpufleet.fleet.following.shell import FollowingEnd, MessageKind, follow
+from gpufleet.fleet.settings import Settings
 from gpufleet.net.status import from_rpc_error
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, job

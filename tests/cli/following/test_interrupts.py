@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.following.core import Interrupts, Meaning
+from gpufleet.fleet.following.core import Interrupts, Meaning
 
 
 def test_on_a_terminal_the_first_is_forwarded_a_quick_second_cancels_and_the_third_leaves() -> None:

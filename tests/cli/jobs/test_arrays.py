@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from cli.jobs.named_jobs import ids_of, read_selection, selectors_of
-from cli.jobs.outcome import end_in_words, exit_code_of
 from cli.render.job import explain_screen, job_screen
 from cli.render.jobs import counts_in_words, where_or_why
 from cli.render.table import Look
-from cli.submitting.job_options import JobOptions
-from cli.submitting.job_spec import command_line_of, spec_of
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.named_jobs import ids_of, read_selection, selectors_of
+from gpufleet.fleet.outcome import end_in_words, exit_code_of
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.job_spec import command_line_of, spec_of
 from tests.cli.conftest import run_here
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

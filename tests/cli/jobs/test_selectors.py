@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.jobs.named_jobs import Selection, read_selection
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.named_jobs import Selection, read_selection
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from cli.render import jobs as jobs_view
 from cli.render import nodes as nodes_view
 from cli.render.job import RANKS_SHOWN, explain_screen, job_screen, story_screen
 from cli.render.sessions import models_screen
-from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width, wrapped
+from cli.render.table import Cell, Colour, Column, Look, cut, draw, shown_width, wrapped
 from cli.render.words import since
 from cli.screen import with_tilde
+from gpufleet.text.cleaning import clean
 from tests.cli.cluster import NOW, ago, failed, gang, held, nodes, queue_answer, queued, running, shared_nodes, warned
 from tests.cli.golden import assert_golden
 

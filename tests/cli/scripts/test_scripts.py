@@ -15,8 +15,8 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from cli.scripts.finding import before, option_lines, script_of
-from cli.submitting.job_options import JobOptions
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.submitting.job_options import JobOptions
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler
 from tests.fields.asked import BESIDE, LOCAL

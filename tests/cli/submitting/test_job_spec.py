@@ -13,10 +13,10 @@ from gpufleet.v1 import job_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.submitting.job_options import JobOptions
-from cli.submitting.job_spec import argv_of, command_line_of, pins, spec_of, variables
-from cli.submitting.option_kinds import BANDS, begin_time
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.submitting.job_options import JobOptions
+from gpufleet.fleet.submitting.job_spec import argv_of, command_line_of, pins, spec_of, variables
+from gpufleet.fleet.submitting.option_kinds import BANDS, begin_time
 from gpufleet.jobs.names import name_of_command
 from tests.cli.test_quoting import read_by_a_shell
 

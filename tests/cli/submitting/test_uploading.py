@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.submitting.uploading import TRIES_MAX
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.submitting.uploading import TRIES_MAX
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, Fault
 

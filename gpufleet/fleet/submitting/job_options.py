@@ -9,14 +9,34 @@ a job again; `submission.py` names the option where the scheduler refuses its fi
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from gpufleet.jobs.runs import DEFAULT_GRACE_US
 
-from ..options import in_panel
+
+@dataclass(frozen=True, slots=True)
+class TypedOption:
+    """How an option is typed, and its help, under the title of a panel."""
+
+    flags: tuple[str, ...]
+    panel: str
+    help: str
+    metavar: str | None = None
+    min: int | None = None
+
+
+def in_panel(title: str) -> Callable[..., TypedOption]:
+    """What declares an option under this title of the help, as typer's `Option` does."""
+
+    def option(*flags: str, help: str, **more: Any) -> TypedOption:
+        return TypedOption(flags, title, help, **more)
+
+    return option
+
 
 device, process, rule = in_panel("Devices and nodes"), in_panel("The process"), in_panel("Order, limits and loss")
 
@@ -24,7 +44,7 @@ DEFAULT_GRACE = timedelta(microseconds=DEFAULT_GRACE_US)
 GRACE_HINT = "Write the time between SIGTERM and SIGKILL as 30s or 5m, a day at most."
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """How what was typed becomes a field of the spec, and is shown again."""
 
     FLAG = auto()
@@ -73,7 +93,7 @@ class Sets:
     """
 
     field: str
-    kind: Kind
+    kind: OptionKind
     usual: object = None
     hint: str = ""
     is_repeated: bool = True
@@ -96,7 +116,7 @@ class JobOptions:
     gpus: Annotated[
         int | None,
         device("--gpus", "-g", metavar="N", help="GPUs; 0 is none, as without this option."),
-        Sets("devices[0].count", Kind.OWN),
+        Sets("devices[0].count", OptionKind.OWN),
     ] = None
     gpu_mode: Annotated[
         str | None,
@@ -106,12 +126,12 @@ class JobOptions:
             help="required: wait for the GPUs, as by default. preferred: run without rather than wait for long. "
             "never: none. auto: by --content-type.",
         ),
-        Sets("gpu_mode", Kind.GPU_MODE, usual="required"),
+        Sets("gpu_mode", OptionKind.GPU_MODE, usual="required"),
     ] = None
     content_type: Annotated[
         str | None,
         device("--content-type", metavar="TYPE", help="What it works on: audio/mpeg. What --gpu-mode auto decides by."),
-        Sets("content_type", Kind.TEXT, hint="Write it as audio/mpeg, or leave it out."),
+        Sets("content_type", OptionKind.TEXT, hint="Write it as audio/mpeg, or leave it out."),
     ] = None
     cpu_command: Annotated[
         str | None,
@@ -121,7 +141,7 @@ class JobOptions:
             help="What runs in place of the command where the job has no GPU: './transcribe-small talk.mp3'. Words are "
             "quoted as for a shell.",
         ),
-        Sets("cpu_argv", Kind.COMMAND, hint="Write it as './transcribe-small talk.mp3', or leave it out."),
+        Sets("cpu_argv", OptionKind.COMMAND, hint="Write it as './transcribe-small talk.mp3', or leave it out."),
     ] = None
     gpu_share: Annotated[
         str | None,
@@ -131,7 +151,7 @@ class JobOptions:
             help="A part of a GPU, shared with other jobs: 0.5. With --gpus 2, that part of each of two. Counted and "
             "kept free, but nothing keeps a job within its part yet.",
         ),
-        Sets("devices[0].share", Kind.OWN),
+        Sets("devices[0].share", OptionKind.OWN),
     ] = None
     min_memory: Annotated[
         str | None,
@@ -141,7 +161,7 @@ class JobOptions:
             help="Memory free on each GPU: 8GB. By default 8GB (a setting), or 90 % of the largest GPU if less; "
             "of a part of a GPU as much as the part.",
         ),
-        Sets("devices[0].min_memory_bytes", Kind.OWN),
+        Sets("devices[0].min_memory_bytes", OptionKind.OWN),
     ] = None
     config: Annotated[
         str | None,
@@ -158,7 +178,7 @@ class JobOptions:
             metavar="NAME",
             help="A part of the GPU's name, in any case: h100. Again for another that will do as well.",
         ),
-        Sets("devices[0].models", Kind.OWN),
+        Sets("devices[0].models", OptionKind.OWN),
     ] = None
     nodes: Annotated[
         int | None,
@@ -167,12 +187,12 @@ class JobOptions:
             metavar="N",
             help="Run one copy of the command on each of N nodes, all at once; the GPUs are divided evenly.",
         ),
-        Sets("node_count", Kind.OWN),
+        Sets("node_count", OptionKind.OWN),
     ] = None
     gpus_per_node: Annotated[
         int | None,
         device("--gpus-per-node", metavar="N", help="GPUs on each node, in place of --gpus."),
-        Sets("devices[0].per_node_count", Kind.OWN),
+        Sets("devices[0].per_node_count", OptionKind.OWN),
     ] = None
     no_span: Annotated[
         bool,
@@ -180,7 +200,7 @@ class JobOptions:
             "--no-span",
             help="Refuse what no single node can hold; by default it is spread over as few nodes as hold it.",
         ),
-        Sets("no_span", Kind.FLAG),
+        Sets("no_span", OptionKind.FLAG),
     ] = False
     node_gpu_ids: Annotated[
         str | None,
@@ -189,41 +209,41 @@ class JobOptions:
             metavar="PINS",
             help='Exactly these GPUs: "node001:0,1", or of several nodes: "node001:0,1;node002:0,1".',
         ),
-        Sets("pins", Kind.OWN),
+        Sets("pins", OptionKind.OWN),
     ] = None
     allow_busy: Annotated[
         bool,
         device("--allow-busy", help="Take also GPUs on which somebody else's process runs."),
-        Sets("devices[0].allow_busy", Kind.OWN),
+        Sets("devices[0].allow_busy", OptionKind.OWN),
     ] = False
     no_gpu_selection: Annotated[
         bool,
         device("--no-gpu-selection", help="Take GPUs in plain order, whatever their telemetry."),
-        Sets("no_gpu_selection", Kind.FLAG),
+        Sets("no_gpu_selection", OptionKind.FLAG),
     ] = False
     cpus: Annotated[
         int | None,
         device(
             "--cpus", metavar="N", help="CPUs to reserve on each node, 1 by default; nodes may hold the job to them."
         ),
-        Sets("cpus", Kind.COUNT, usual=1),
+        Sets("cpus", OptionKind.COUNT, usual=1),
     ] = None
     memory: Annotated[
         str | None,
         device(
             "--memory", metavar="SIZE", help="Memory of each machine to reserve: 32GB; nodes may hold the job to it."
         ),
-        Sets("memory_bytes", Kind.SIZE),
+        Sets("memory_bytes", OptionKind.SIZE),
     ] = None
     nodelist: Annotated[
         list[str] | None,
         device("--nodelist", metavar="NODE,…", help="Only these nodes."),
-        Sets("nodelist", Kind.NAMES),
+        Sets("nodelist", OptionKind.NAMES),
     ] = None
     exclude: Annotated[
         list[str] | None,
         device("--exclude", metavar="NODE,…", help="None of these nodes."),
-        Sets("exclude", Kind.NAMES),
+        Sets("exclude", OptionKind.NAMES),
     ] = None
     node_label: Annotated[
         list[str] | None,
@@ -232,12 +252,12 @@ class JobOptions:
             metavar="NAME=VALUE",
             help="Only nodes that carry this label; see them with: gpuctl nodes -o wide.",
         ),
-        Sets("node_labels", Kind.PAIRS),
+        Sets("node_labels", OptionKind.PAIRS),
     ] = None
     name: Annotated[
         str | None,
         process("--name", "-n", metavar="NAME", help="A name; else that of the program."),
-        Sets("name", Kind.OWN),
+        Sets("name", OptionKind.OWN),
     ] = None
     env: Annotated[
         list[str] | None,
@@ -247,11 +267,11 @@ class JobOptions:
             metavar="NAME[=VALUE]",
             help="Set a variable, or pass yours on. Of your own only PATH, LANG and TERM go by themselves.",
         ),
-        Sets("env", Kind.OWN),
+        Sets("env", OptionKind.OWN),
     ] = None
-    env_all: Annotated[bool, process("--env-all", help="Pass on your whole environment."), Sets("env", Kind.OWN)] = (
-        False
-    )
+    env_all: Annotated[
+        bool, process("--env-all", help="Pass on your whole environment."), Sets("env", OptionKind.OWN)
+    ] = False
     secret: Annotated[
         list[str] | None,
         process(
@@ -259,7 +279,7 @@ class JobOptions:
             metavar="NAME[=VARIABLE]",
             help="Give the process a secret of yours as a variable, of the same name by default: see gpuctl secret.",
         ),
-        Sets("secrets", Kind.SECRETS),
+        Sets("secrets", OptionKind.SECRETS),
     ] = None
     cwd: Annotated[
         str | None,
@@ -268,7 +288,7 @@ class JobOptions:
             metavar="PATH",
             help="The working directory on the node; the one you are in by default.",
         ),
-        Sets("cwd", Kind.OWN),
+        Sets("cwd", OptionKind.OWN),
     ] = None
     file: Annotated[
         list[str] | None,
@@ -278,7 +298,7 @@ class JobOptions:
             help="A file that goes with it, or a folder of files. They lie on the node in a folder of their own, "
             "$GPUFLEET_FILES, which is its working directory without --cwd.",
         ),
-        Sets("files", Kind.FILES),
+        Sets("files", OptionKind.FILES),
     ] = None
     upload: Annotated[
         str | None,
@@ -288,7 +308,7 @@ class JobOptions:
             help="A folder that goes with it, as it is now: $GPUFLEET_FILES there, which is its working directory "
             "without --cwd. .gitignore and .gpufleetignore say what stays here; only what is new is sent.",
         ),
-        Sets("folder", Kind.FOLDER),
+        Sets("folder", OptionKind.FOLDER),
     ] = None
     download: Annotated[
         list[str] | None,
@@ -298,7 +318,7 @@ class JobOptions:
             help="What of its folder is stored when it has ended, written as in a .gitignore: 'out/**'. Again for "
             "more. gpuctl run brings it here, and gpuctl cp does.",
         ),
-        Sets("results", Kind.LINES),
+        Sets("results", OptionKind.LINES),
     ] = None
     output_file: Annotated[
         str | None,
@@ -308,7 +328,7 @@ class JobOptions:
             help="Append a copy of its output to this file on the node: train-%j.log. %j job, %A array, %a index, "
             "%x name, %N node, %t rank, %u user.",
         ),
-        Sets("output_file", Kind.TEXT, hint="Name a file, such as train-%j.log, or leave it out."),
+        Sets("output_file", OptionKind.TEXT, hint="Name a file, such as train-%j.log, or leave it out."),
     ] = None
     nice: Annotated[
         int,
@@ -317,7 +337,7 @@ class JobOptions:
             metavar="N",
             help="Niceness of its processes, 0 to 19: how much they give way to others of the node.",
         ),
-        Sets("process.nice", Kind.NUMBER),
+        Sets("process.nice", OptionKind.NUMBER),
     ] = 0
     rlimit: Annotated[
         list[str] | None,
@@ -326,27 +346,27 @@ class JobOptions:
             metavar="NAME=SOFT[:HARD]",
             help="A limit of the kernel's for its processes: NOFILE=4096, CORE=unlimited, AS=8GB:16GB.",
         ),
-        Sets("process.rlimits", Kind.RLIMITS),
+        Sets("process.rlimits", OptionKind.RLIMITS),
     ] = None
     label: Annotated[
         list[str] | None,
         process("--label", metavar="NAME=VALUE", help="A label, for people and filters."),
-        Sets("labels", Kind.PAIRS),
+        Sets("labels", OptionKind.PAIRS),
     ] = None
     band: Annotated[
         str | None,
         rule("--band", metavar="BAND", help="low, normal, high or urgent; normal by default."),
-        Sets("band", Kind.BAND),
+        Sets("band", OptionKind.BAND),
     ] = None
     hold: Annotated[
         bool,
         rule("--hold", help="Submit it held: it waits for gpuctl release, also in run."),
-        Sets("is_held", Kind.FLAG, is_repeated=False),
+        Sets("is_held", OptionKind.FLAG, is_repeated=False),
     ] = False
     time_limit: Annotated[
         str | None,
         rule("--time-limit", metavar="TIME", help="Stop it after this: 90m, 2h30m, 1-12:00:00. No limit by default."),
-        Sets("time_limit", Kind.SPAN),
+        Sets("time_limit", OptionKind.SPAN),
     ] = None
     grace: Annotated[
         str | None,
@@ -355,7 +375,7 @@ class JobOptions:
             metavar="TIME",
             help=f"Time between SIGTERM and SIGKILL when it is stopped, {DEFAULT_GRACE.seconds}s by default.",
         ),
-        Sets("grace", Kind.SPAN, usual=DEFAULT_GRACE, hint=GRACE_HINT),
+        Sets("grace", OptionKind.SPAN, usual=DEFAULT_GRACE, hint=GRACE_HINT),
     ] = None
     signal: Annotated[
         str | None,
@@ -365,7 +385,7 @@ class JobOptions:
             help="Send it this signal before its time limit, USR1@5m; 60s before without a time. To every process of "
             "the job, or with B:USR1@5m to the one that was started.",
         ),
-        Sets("limit_signal", Kind.SIGNAL),
+        Sets("limit_signal", OptionKind.SIGNAL),
     ] = None
     requeue_on_timeout: Annotated[
         bool,
@@ -373,12 +393,12 @@ class JobOptions:
             "--requeue-on-timeout",
             help="Queue it again where its time limit would end it, for jobs that go on from a checkpoint.",
         ),
-        Sets("requeue_on_timeout", Kind.FLAG),
+        Sets("requeue_on_timeout", OptionKind.FLAG),
     ] = False
     requeue: Annotated[
         bool,
         rule("--requeue/--no-requeue", help="Run it again when its node is lost, which is the default, or not."),
-        Sets("no_requeue", Kind.NO_FLAG),
+        Sets("no_requeue", OptionKind.NO_FLAG),
     ] = True
     requeue_fence: Annotated[
         str | None,
@@ -387,7 +407,7 @@ class JobOptions:
             metavar="TIME",
             help="How long a node must be silent before its job runs elsewhere, 10m by default.",
         ),
-        Sets("requeue_fence", Kind.SPAN),
+        Sets("requeue_fence", OptionKind.SPAN),
     ] = None
     after: Annotated[
         list[str] | None,
@@ -396,7 +416,7 @@ class JobOptions:
             metavar="ID[:ok|any|fail],…",
             help="Run it after another job's success (ok, by default), end (any) or failure (fail).",
         ),
-        Sets("after", Kind.AFTER),
+        Sets("after", OptionKind.AFTER),
     ] = None
     array: Annotated[
         str | None,
@@ -405,17 +425,17 @@ class JobOptions:
             metavar="INDICES[%N]",
             help="An item for each index (1-100, 1,3,5-9, 0-30:10), N at a time. It is in GPUFLEET_ARRAY_INDEX.",
         ),
-        Sets("array", Kind.OWN),
+        Sets("array", OptionKind.OWN),
     ] = None
     max_fails: Annotated[
         int | None,
         rule("--max-fails", metavar="N", help="Cancel the items that wait once N have failed."),
-        Sets("array.max_fails", Kind.OWN),
+        Sets("array.max_fails", OptionKind.OWN),
     ] = None
     begin: Annotated[
         str | None,
         rule("--begin", metavar="TIME", help="Not before this time: 18:30, 2026-01-31T18:30, or 2h from now."),
-        Sets("begin_time", Kind.TIME, is_repeated=False),
+        Sets("begin_time", OptionKind.TIME, is_repeated=False),
     ] = None
     queue_timeout: Annotated[
         str | None,
@@ -425,7 +445,7 @@ class JobOptions:
             help="Give up when it has waited for so long: 2h. It waits for ever by default. Rests while it is held, "
             "and counts from its release.",
         ),
-        Sets("queue_timeout", Kind.SPAN),
+        Sets("queue_timeout", OptionKind.SPAN),
     ] = None
     retries: Annotated[
         int,
@@ -434,7 +454,7 @@ class JobOptions:
             metavar="N",
             help="Try again after a failing exit code or a signal, so many times; losses of nodes count apart.",
         ),
-        Sets("retries", Kind.NUMBER),
+        Sets("retries", OptionKind.NUMBER),
     ] = 0
     sample_every: Annotated[
         str | None,
@@ -443,7 +463,7 @@ class JobOptions:
             metavar="TIME",
             help="How often what it uses is read for gpuctl stats, 200ms to 60s; 1s by default.",
         ),
-        Sets("sampling_interval", Kind.SPAN),
+        Sets("sampling_interval", OptionKind.SPAN),
     ] = None
     preemptible: Annotated[
         bool,
@@ -451,7 +471,7 @@ class JobOptions:
             "--preemptible",
             help="Let a job of a higher band take its place once it has run for 5 minutes; it is queued again.",
         ),
-        Sets("is_preemptible", Kind.FLAG),
+        Sets("is_preemptible", OptionKind.FLAG),
     ] = False
     blame_limit: Annotated[
         int | None,
@@ -460,7 +480,7 @@ class JobOptions:
             metavar="N",
             help="Give up when it has lost so many nodes; 3 unless the scheduler says otherwise.",
         ),
-        Sets("blame_limit", Kind.COUNT),
+        Sets("blame_limit", OptionKind.COUNT),
     ] = None
     notify: Annotated[
         str | None,
@@ -469,12 +489,12 @@ class JobOptions:
             metavar="CMD|URL",
             help="Run CMD on the job's node, or POST to URL, at start, end, warnings, 80 and 90 % of the time limit.",
         ),
-        Sets("notify", Kind.TEXT, hint="Give a command or a URL, or leave it out."),
+        Sets("notify", OptionKind.TEXT, hint="Give a command or a URL, or leave it out."),
     ] = None
     no_warnings: Annotated[
         bool,
         rule("--no-warnings", help="Do not warn of idle or slow GPUs, unused memory or the time limit."),
-        Sets("no_warnings", Kind.FLAG),
+        Sets("no_warnings", OptionKind.FLAG),
     ] = False
 
 
@@ -483,7 +503,7 @@ def option_table() -> tuple[JobOption, ...]:
     """The options that set a field, in their order; --config sets others before."""
     hints = get_type_hints(JobOptions, include_extras=True)
     return tuple(
-        JobOption(each.name, _flag(str(option.default), sets), sets, each.default)
+        JobOption(each.name, _flag(option.flags[0], sets), sets, each.default)
         for each in fields(JobOptions)
         for option, *rest in [hints[each.name].__metadata__]
         for sets in rest
@@ -492,7 +512,7 @@ def option_table() -> tuple[JobOption, ...]:
 
 def _flag(declared: str, sets: Sets) -> str:
     shown, _, negated = declared.partition("/")
-    return negated if sets.kind is Kind.NO_FLAG else shown
+    return negated if sets.kind is OptionKind.NO_FLAG else shown
 
 
 @functools.cache

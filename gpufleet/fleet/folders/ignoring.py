@@ -50,21 +50,21 @@ class _Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class IgnoreRules:
     """What counts in a folder. `prefix` leads from the top of its repository, if it is in one, to what is uploaded."""
 
     prefix: str = ""
     own: tuple[_Level, ...] = ()
     gits: tuple[_Level, ...] = ()
 
-    def inside(self, folder: Path, path: str, names: frozenset[str]) -> Rules:
+    def inside(self, folder: Path, path: str, names: frozenset[str]) -> IgnoreRules:
         """The rules in this folder, whose path is `path`; `names` are what is in it."""
         base = self.prefix + (f"{path}/" if path else "")
         own = _level(folder / OWN_FILE, base) if OWN_FILE in names else None
         git = _level(folder / GIT_FILE, base) if GIT_FILE in names else None
         if own is None and git is None:
             return self
-        return Rules(self.prefix, (own, *self.own) if own else self.own, (git, *self.gits) if git else self.gits)
+        return IgnoreRules(self.prefix, (own, *self.own) if own else self.own, (git, *self.gits) if git else self.gits)
 
     def leaves_out(self, path: str, name: str, *, is_folder: bool) -> bool:
         """Whether it stays here."""
@@ -87,7 +87,7 @@ class Rules:
         return next((each for each in verdicts if each is not None), None) is False
 
 
-def rules_above(folder: Path) -> Rules:
+def rules_above(folder: Path) -> IgnoreRules:
     """What the .gitignore files of the repository say that the folder is in, from above it."""
     resolved = folder.resolve()
     top = next((each for each in (resolved, *resolved.parents) if (each / ".git").exists()), resolved)
@@ -100,7 +100,7 @@ def rules_above(folder: Path) -> Rules:
     prefix = "".join(f"{part}/" for part in inner)
     if any(level.verdict(prefix) for level in gits):
         gits = ()  # somebody named a folder that is not in git: then it is meant
-    return Rules(prefix, (), gits)
+    return IgnoreRules(prefix, (), gits)
 
 
 def _level(file: Path, base: str) -> _Level:

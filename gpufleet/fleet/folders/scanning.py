@@ -16,7 +16,7 @@ from gpufleet.jobs.files import trouble_with_path
 from gpufleet.jobs.folders import ENTRIES_MAX, folders_above, trouble_with_link
 from gpufleet.text.units import format_size
 
-from .ignoring import BY_DEFAULT, MARKS_OF_ENVIRONMENTS, NEVER, OWN_FILE, Rules, rules_above
+from .ignoring import BY_DEFAULT, MARKS_OF_ENVIRONMENTS, NEVER, OWN_FILE, IgnoreRules, rules_above
 
 OPTION = "--upload"
 LARGEST_SHOWN = 5
@@ -85,7 +85,7 @@ def scan(root: Path, limits: Limits) -> ScannedFolder:
     return found
 
 
-def _walk(folder: Path, path: str, rules: Rules, found: ScannedFolder) -> Iterator[FoundFile | str]:
+def _walk(folder: Path, path: str, rules: IgnoreRules, found: ScannedFolder) -> Iterator[FoundFile | str]:
     """Each thing below a folder that goes along; links and empty folders are noted in `found`."""
     try:
         with os.scandir(folder) as opened:

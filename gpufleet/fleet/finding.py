@@ -1,11 +1,9 @@
-"""One line of the doctor."""
+"""What was found where something may be wrong, as a line of `gpuctl doctor`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import Enum
-
-from ..render.table import Cell, Colour
 
 
 class Verdict(Enum):
@@ -24,11 +22,6 @@ class Finding:
     verdict: Verdict
     sentence: str
     fix: str = ""
-
-    def cell(self) -> Cell:
-        """The verdict in its colour."""
-        colours = {Verdict.OK: Colour.GOOD, Verdict.WARNING: Colour.WARNING, Verdict.FAILED: Colour.BAD}
-        return Cell(f"{self.verdict.value:<4}", colours[self.verdict])
 
     def as_object(self) -> dict[str, str]:
         """For JSON."""

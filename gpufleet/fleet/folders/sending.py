@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,10 +11,10 @@ from gpufleet.v1 import files_pb2
 
 from gpufleet.errors import Reason, UnavailableError
 from gpufleet.jobs.files import PIECE_BYTES_MAX
-from gpufleet.text.units import format_size
+from gpufleet.text.units import counted, format_size
 
 from ..client import Client, connected, translated
-from ..render import words
+from ..notices import Notices
 from ..settings import Settings
 from .preparing import Prepared, bytes_of, changed
 from .scanning import LEFT_OUT_SHOWN, largest
@@ -27,14 +26,14 @@ SENDERS = 4
 TRIES_MAX = 5
 
 
-def send(settings: Settings, prepared: Prepared) -> None:
-    """Upload what is missing, and say on stderr how much that is. Errors: CONFLICT, and those of UploadBlob."""
+def send(settings: Settings, prepared: Prepared, notices: Notices) -> None:
+    """Upload what is missing, and say how much that is. Errors: CONFLICT, and those of UploadBlob."""
     digest = prepared.folder.digest
     sizes = {each: sum(part.size for part in plan) for each, plan in prepared.plans.items()}
     with connected(settings) as client:
         missing = _missing(client, [*sizes, digest])
         chunks = [each for each in missing if each != digest]
-        _tell(prepared, len(chunks), sum(sizes[each] - missing[each] for each in chunks))
+        _tell(notices, prepared, len(chunks), sum(sizes[each] - missing[each] for each in chunks))
 
         def upload(each: str) -> None:
             plan = prepared.plans[each]
@@ -93,16 +92,15 @@ def _pieces(digest: str, data: bytes, offset: int) -> Iterator[files_pb2.UploadB
         yield files_pb2.UploadBlobRequest(offset=start, data=data[start : start + PIECE_BYTES_MAX])
 
 
-def _tell(prepared: Prepared, count: int, size: int) -> None:
+def _tell(notices: Notices, prepared: Prepared, count: int, size: int) -> None:
     found = prepared.found
-    print(
-        f"gpuctl: --upload {found.root}: {words.counted(found.count, 'file')}, {format_size(found.content_bytes)}; "
-        + (f"sends {format_size(size)} in {words.counted(count, 'chunk')}" if count else "nothing of it is new"),
-        file=sys.stderr,
+    notices.say(
+        f"--upload {found.root}: {counted(found.count, 'file')}, {format_size(found.content_bytes)}; "
+        + (f"sends {format_size(size)} in {counted(count, 'chunk')}" if count else "nothing of it is new")
     )
     if found.files:
-        print(f"gpuctl: largest: {largest(found)}", file=sys.stderr)
+        notices.say(f"largest: {largest(found)}")
     if found.left_out:
         more = len(found.left_out) - LEFT_OUT_SHOWN
         shown = ", ".join(map(ascii, found.left_out[:LEFT_OUT_SHOWN])) + (f" and {more} more" if more > 0 else "")
-        print(f"gpuctl: left out: {shown}", file=sys.stderr)
+        notices.say(f"left out: {shown}")

@@ -14,8 +14,8 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 
-from ..client import Client, all_pages
-from ..reading import wrong
+from .client import Client, all_pages
+from .reading import wrong
 
 JOB_ID_MAX = 2**63 - 1
 IDS_MAX = 10_000

@@ -20,7 +20,7 @@ from gpufleet.text.units import exact_duration, exact_size, parse_duration, pars
 from ..reading import check_known, names, pairs, read
 from .input_files import input_file_text, input_files
 from .input_folder import input_folder, input_folder_text
-from .job_options import JobOption, Kind
+from .job_options import JobOption, OptionKind
 
 COUNTED = "NOFILE"
 """The one that counts descriptors; the others are in bytes."""
@@ -163,7 +163,7 @@ Values = Sequence[str | None]
 
 def is_said(option: JobOption, typed: object) -> bool:
     """Whether something was typed that the option's kind reads; what is read together with others is not."""
-    return option.sets.kind is not Kind.OWN and typed != option.default and typed not in ([], ())
+    return option.sets.kind is not OptionKind.OWN and typed != option.default and typed not in ([], ())
 
 
 def add_typed(spec: pb.JobSpec, option: JobOption, typed: Any) -> None:
@@ -215,18 +215,22 @@ def begin_time(text: str, now: datetime) -> datetime:
     except OverflowError:
         raise invalid("--begin", f'"{text}" is beyond the years 1 to 9999', next_step=how) from None
     except GpufleetError as problem:
-        raise invalid("--begin", problem.message, next_step=_begin_of_slurm(text) or how) from None
+        ours = begin_of_slurm(text.strip())
+        raise invalid(
+            "--begin", problem.message, next_step=f"It is Slurm's: here --begin {ours}" if ours else how
+        ) from None
     if moment < now:
         raise invalid("--begin", f'"{text}" is over', next_step=how)
     return moment.astimezone(UTC)
 
 
-def _begin_of_slurm(text: str) -> str:
-    """What Slurm's `now+2hours` is here; empty for what is none."""
-    from ..scripts.slurm import translated
-
-    (begin,) = translated([f"--begin={text.strip()}"])
-    return f"It is Slurm's: here {' '.join(begin.ours)}" if text.strip() not in begin.ours else ""
+def begin_of_slurm(text: str) -> str:
+    """What Slurm's `now+2hours` is here: `2h`; empty for what is none."""
+    read = re.fullmatch(r"now\+(\d+)\s*(s|m|h|d|w)?\w*", text.lower())
+    if read is None:
+        return ""
+    count, unit = read.groups()
+    return f"{int(count) * 7}d" if unit == "w" else f"{count}{unit or 's'}"
 
 
 def _moment(text: str, now: datetime) -> datetime:
@@ -335,52 +339,54 @@ def _as_text(value: object, usual: object) -> Values:
     return () if value == usual else (str(value),)
 
 
-READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
-    Kind.FLAG: lambda option, typed: typed,
-    Kind.NO_FLAG: lambda option, typed: not typed,
-    Kind.TEXT: _text,
-    Kind.NUMBER: _number,
-    Kind.COUNT: lambda option, typed: at_least_one(option.flag, typed),
-    Kind.SIZE: lambda option, typed: read(option.flag, parse_size, typed),
-    Kind.SPAN: lambda option, typed: read(option.flag, parse_duration, typed, option.sets.hint),
-    Kind.TIME: lambda option, typed: begin_time(typed, datetime.now().astimezone()),
-    Kind.NAMES: lambda option, typed: names(typed),
-    Kind.PAIRS: lambda option, typed: pairs(option.flag, typed),
-    Kind.BAND: lambda option, typed: band(typed, option.flag),
-    Kind.GPU_MODE: lambda option, typed: gpu_mode_of(option.flag, typed),
-    Kind.COMMAND: _words,
-    Kind.SIGNAL: lambda option, typed: limit_signal(typed),
-    Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
-    Kind.FILES: lambda option, typed: input_files(typed),
-    Kind.FOLDER: lambda option, typed: input_folder(typed),
-    Kind.LINES: lambda option, typed: [_text(option, text) for text in typed],
-    Kind.SECRETS: lambda option, typed: named_secrets(typed),
-    Kind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
+READ: Mapping[OptionKind, Callable[[JobOption, Any], object]] = {
+    OptionKind.FLAG: lambda option, typed: typed,
+    OptionKind.NO_FLAG: lambda option, typed: not typed,
+    OptionKind.TEXT: _text,
+    OptionKind.NUMBER: _number,
+    OptionKind.COUNT: lambda option, typed: at_least_one(option.flag, typed),
+    OptionKind.SIZE: lambda option, typed: read(option.flag, parse_size, typed),
+    OptionKind.SPAN: lambda option, typed: read(option.flag, parse_duration, typed, option.sets.hint),
+    OptionKind.TIME: lambda option, typed: begin_time(typed, datetime.now().astimezone()),
+    OptionKind.NAMES: lambda option, typed: names(typed),
+    OptionKind.PAIRS: lambda option, typed: pairs(option.flag, typed),
+    OptionKind.BAND: lambda option, typed: band(typed, option.flag),
+    OptionKind.GPU_MODE: lambda option, typed: gpu_mode_of(option.flag, typed),
+    OptionKind.COMMAND: _words,
+    OptionKind.SIGNAL: lambda option, typed: limit_signal(typed),
+    OptionKind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
+    OptionKind.FILES: lambda option, typed: input_files(typed),
+    OptionKind.FOLDER: lambda option, typed: input_folder(typed),
+    OptionKind.LINES: lambda option, typed: [_text(option, text) for text in typed],
+    OptionKind.SECRETS: lambda option, typed: named_secrets(typed),
+    OptionKind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
 }
 """From what was typed to the value of the field. Raises INVALID_ARGUMENT with the option."""
 
-SHOW: Mapping[Kind, Callable[[Any, Any], Values]] = {
-    Kind.FLAG: _flag,
-    Kind.NO_FLAG: _flag,
-    Kind.TEXT: _as_text,
-    Kind.NUMBER: _as_text,
-    Kind.COUNT: _as_text,
-    Kind.SIZE: lambda value, usual: (exact_size(value),),
-    Kind.SPAN: lambda value, usual: () if value.ToTimedelta() == usual else (exact_duration(value.ToTimedelta()),),
-    Kind.TIME: lambda value, usual: (value.ToDatetime(UTC).isoformat(),),
-    Kind.NAMES: lambda value, usual: (",".join(value),),
-    Kind.PAIRS: lambda value, usual: [f"{name}={value[name]}" for name in sorted(value)],
-    Kind.BAND: lambda value, usual: [word for word, number in BANDS.items() if number == value != pb.BAND_NORMAL],
-    Kind.GPU_MODE: lambda value, usual: [
+SHOW: Mapping[OptionKind, Callable[[Any, Any], Values]] = {
+    OptionKind.FLAG: _flag,
+    OptionKind.NO_FLAG: _flag,
+    OptionKind.TEXT: _as_text,
+    OptionKind.NUMBER: _as_text,
+    OptionKind.COUNT: _as_text,
+    OptionKind.SIZE: lambda value, usual: (exact_size(value),),
+    OptionKind.SPAN: lambda value, usual: (
+        () if value.ToTimedelta() == usual else (exact_duration(value.ToTimedelta()),)
+    ),
+    OptionKind.TIME: lambda value, usual: (value.ToDatetime(UTC).isoformat(),),
+    OptionKind.NAMES: lambda value, usual: (",".join(value),),
+    OptionKind.PAIRS: lambda value, usual: [f"{name}={value[name]}" for name in sorted(value)],
+    OptionKind.BAND: lambda value, usual: [word for word, number in BANDS.items() if number == value != pb.BAND_NORMAL],
+    OptionKind.GPU_MODE: lambda value, usual: [
         word for word, number in GPU_MODES.items() if number == value and word != usual
     ],
-    Kind.COMMAND: lambda value, usual: (shlex.join(value),),
-    Kind.SIGNAL: lambda value, usual: (limit_signal_text(value),),
-    Kind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
-    Kind.FILES: lambda value, usual: [input_file_text(each) for each in value],
-    Kind.FOLDER: lambda value, usual: (input_folder_text(value),),
-    Kind.LINES: lambda value, usual: list(value),
-    Kind.SECRETS: lambda value, usual: [secret_text(variable, value[variable]) for variable in sorted(value)],
-    Kind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],
+    OptionKind.COMMAND: lambda value, usual: (shlex.join(value),),
+    OptionKind.SIGNAL: lambda value, usual: (limit_signal_text(value),),
+    OptionKind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
+    OptionKind.FILES: lambda value, usual: [input_file_text(each) for each in value],
+    OptionKind.FOLDER: lambda value, usual: (input_folder_text(value),),
+    OptionKind.LINES: lambda value, usual: list(value),
+    OptionKind.SECRETS: lambda value, usual: [secret_text(variable, value[variable]) for variable in sorted(value)],
+    OptionKind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],
 }
 """From the value of the field, which says something, to what the option is given."""

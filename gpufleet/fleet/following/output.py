@@ -14,10 +14,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.text.cleaning import clean
 
 from ..async_client import AsyncClient
-from ..jobs.outcome import has_ended
-from ..render.table import clean
+from ..outcome import has_ended
 from .shell import Feed, MessageKind
 
 KEEPALIVE_S = 10

@@ -125,7 +125,7 @@ def translated(problem: grpc.RpcError, settings: Settings) -> GpufleetError:
 def _broken_connection(details: str, settings: Settings) -> GpufleetError:
     metadata = {"grpc": details}
     if any(sign in details for sign in PERHAPS_TLS):
-        from .doctor.encryption import tls_trouble
+        from .encryption import tls_trouble
 
         if (found := tls_trouble(settings.target())) is not None:
             sentence = f"{found.sentence} ({settings.address}, {settings.address_origin})"

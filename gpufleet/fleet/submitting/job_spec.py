@@ -17,7 +17,7 @@ from gpufleet.telemetry.traceparent import inherited_traceparent
 from gpufleet.text.units import exact_size, parse_size
 
 from ..reading import read
-from .job_options import JobOption, JobOptions, Kind, option_table
+from .job_options import JobOption, JobOptions, OptionKind, option_table
 from .option_kinds import Values, add_typed, at_least_one, is_said, is_utf8, shown
 
 PASSED_ON = ("PATH", "LANG", "TERM")
@@ -213,7 +213,7 @@ def options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         (option.flag, value)
         for option in option_table()
         if option.sets.is_repeated
-        for value in (_shown_together(spec, option) if option.sets.kind is Kind.OWN else shown(spec, option))
+        for value in (_shown_together(spec, option) if option.sets.kind is OptionKind.OWN else shown(spec, option))
         if not (option.name == "requeue" and spec.input)  # run -i says so by itself
     ]
 

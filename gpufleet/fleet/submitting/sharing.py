@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,10 +14,11 @@ from gpufleet.v1 import files_pb2, job_pb2
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.files import trouble_with_path
 from gpufleet.jobs.shared_root import PATHS_MAX, RootUnusable, id_of, new_probe, write_new
+from gpufleet.text.cleaning import clean
+from gpufleet.text.units import counted
 
 from ..client import connected
-from ..render import words
-from ..render.table import clean
+from ..notices import Notices
 from ..settings import Settings
 from .input_files import local_files
 
@@ -27,7 +27,9 @@ PROBE_BYTES = 32
 NODES_SHOWN = 3
 
 
-def share_files(settings: Settings, root: Path | None, texts: Sequence[str], spec: job_pb2.JobSpec) -> frozenset[str]:
+def share_files(
+    settings: Settings, root: Path | None, texts: Sequence[str], spec: job_pb2.JobSpec, notices: Notices
+) -> frozenset[str]:
     """Name of each file of a spec where nodes find it in the shared folder; the digests that nobody needs uploaded.
 
     Where a node does not see the folder, or the job could not read a file there, it says so, and the file is uploaded.
@@ -39,7 +41,7 @@ def share_files(settings: Settings, root: Path | None, texts: Sequence[str], spe
     inside = _inside(folder, local_files(texts))
     files = [each for each in spec.files if each.path in inside][:PATHS_MAX]
     if not files:
-        _say(f"none of the files lies in {root}: they are uploaded")
+        notices.say(f"none of the files lies in {root}: they are uploaded")
         return frozenset()
     try:
         marker = id_of(folder)
@@ -55,14 +57,14 @@ def share_files(settings: Settings, root: Path | None, texts: Sequence[str], spe
             with connected(settings) as client:
                 answer = client.call(client.scheduler.CheckFiles, request)
     except RootUnusable as problem:
-        _say(f"{root} cannot be shared: {problem}; the files are uploaded")
+        notices.say(f"{root} cannot be shared: {problem}; the files are uploaded")
         return frozenset()
     except GpufleetError as problem:
         if problem.reason is not Reason.METHOD_UNKNOWN:
             raise
-        _say("the scheduler is older, and knows no shared folders; the files are uploaded")
+        notices.say("the scheduler is older, and knows no shared folders; the files are uploaded")
         return frozenset()
-    kept = _named(root, marker, files, inside, [each for each in answer.nodes if not each.is_lost])
+    kept = _named(notices, root, marker, files, inside, [each for each in answer.nodes if not each.is_lost])
     # The same bytes may lie elsewhere, too, under another name of the job: that file is uploaded.
     return frozenset({each.digest for each in kept} - {each.digest for each in spec.files if each not in kept})
 
@@ -115,6 +117,7 @@ def _inside(folder: Path, sources: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _named(
+    notices: Notices,
     root: Path,
     marker: str,
     files: Sequence[job_pb2.InputFile],
@@ -135,15 +138,11 @@ def _named(
         told = ", ".join(f"{node.node}: {clean(node.root_problem)}" for node in blind[:NODES_SHOWN])
         more = f" and {len(blind) - NODES_SHOWN} more" if len(blind) > NODES_SHOWN else ""
         whom = "no node sees" if not seeing else "not every node sees"
-        _say(f"{whom} {root}: the files are uploaded{f' ({told}{more})' if told else ''}")
+        notices.say(f"{whom} {root}: the files are uploaded{f' ({told}{more})' if told else ''}")
     elif unreadable:
         why = next(node.unreadable_reason for node in seeing if node.unreadable)
         first = inside[files[min(unreadable)].path]
-        _say(f"{words.counted(len(unreadable), 'file')} uploaded, as {clean(first)} {clean(why)}")
-    elif sys.stderr.isatty():
-        _say(f"{words.counted(len(kept), 'file')} read in {root}, which every node sees")
+        notices.say(f"{counted(len(unreadable), 'file')} uploaded, as {clean(first)} {clean(why)}")
+    else:
+        notices.tell(f"{counted(len(kept), 'file')} read in {root}, which every node sees")
     return kept
-
-
-def _say(text: str) -> None:
-    print(f"gpuctl: {text}", file=sys.stderr)

@@ -6,9 +6,7 @@ import signal
 
 from gpufleet.v1 import job_pb2 as pb
 
-from ..errors import OWN_FAILURE, SIGNALLED
-
-TIME_LIMIT = 124
+from .exit_codes import OWN_FAILURE, SIGNALLED, TIME_LIMIT
 
 PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED", "TIME_LIMIT"})
 """Reasons that say no more than the exit status itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,10 @@ from gpufleet.v1 import files_pb2, job_pb2
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.jobs.files import PIECE_BYTES_MAX
-from gpufleet.text.units import format_size
+from gpufleet.text.units import counted, format_size
 
 from ..client import Client, connected, translated
-from ..render import words
+from ..notices import Notices
 from ..settings import Settings
 from .input_files import local_files
 from .sharing import share_files
@@ -32,24 +31,29 @@ def upload_what_goes_along(
     texts: Sequence[str],
     folder: Prepared | None,
     spec: job_pb2.JobSpec,
+    notices: Notices,
     shared_root: Path | None = None,
 ) -> None:
     """Upload what is not stored there of a spec's files and of its folder. Errors: those of both."""
     if texts:
-        upload_missing(settings, texts, spec, shared_root)
+        upload_missing(settings, texts, spec, notices, shared_root)
     if folder is not None:
         from ..folders.sending import send
 
-        send(settings, folder)
+        send(settings, folder, notices)
 
 
 def upload_missing(
-    settings: Settings, texts: Sequence[str], spec: job_pb2.JobSpec, shared_root: Path | None = None
+    settings: Settings,
+    texts: Sequence[str],
+    spec: job_pb2.JobSpec,
+    notices: Notices,
+    shared_root: Path | None = None,
 ) -> None:
     """Upload what of a spec's files is here and not stored there, nor read in the shared folder, which the spec then
     says. Errors: those of UploadBlob and CheckFiles."""
     sources = local_files(texts)
-    shared = share_files(settings, shared_root, texts, spec)
+    shared = share_files(settings, shared_root, texts, spec, notices)
     here = {
         each.digest: (sources[each.path], each.size_bytes)
         for each in spec.files
@@ -59,9 +63,9 @@ def upload_missing(
         return
     with connected(settings) as client:
         missing = _missing(client, list(here))
-        if missing and sys.stderr.isatty():
+        if missing:
             size = format_size(sum(here[digest][1] - stored for digest, stored in missing.items()))
-            print(f"Uploading {words.counted(len(missing), 'file')}, {size}", file=sys.stderr)
+            notices.tell(f"Uploading {counted(len(missing), 'file')}, {size}")
         for digest in missing:
             _upload(client, settings, digest, *here[digest])
 

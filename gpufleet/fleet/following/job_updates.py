@@ -9,7 +9,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 
 from ..async_client import AsyncClient
-from ..jobs.outcome import has_ended
+from ..outcome import has_ended
 from .shell import Feed, MessageKind
 
 
