@@ -91,6 +91,6 @@ async def _start_ms(
                 grown = await keepers.wait_for_output(key, have)
                 assert isinstance(grown, OutputEnds), grown
                 have, is_final = grown.ends, grown.is_final
-            times.append((int(SpoolReader(answer.attempt.directory).read(Stream.STDOUT, 0, 100)) - begin) / 1e6)
+            times.append((int(SpoolReader(answer.attempt.directory).read(Stream.STDOUT, 0, 100).data) - begin) / 1e6)
         await keepers.shutdown(kill=True, grace_us=0)
     return times

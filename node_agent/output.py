@@ -20,7 +20,7 @@ from gpufleet.jobs.runs import RankKey
 from . import wire
 from .core.outcome import AttemptView, Stream
 from .core.uploads import StreamKey, StreamUpload, ToSend, Uploads
-from .spool import SpoolGap, SpoolReader
+from .spool import Read, SpoolGap, SpoolReader
 from .streams import until_first, write
 
 if TYPE_CHECKING:
@@ -145,9 +145,13 @@ class OutputSender:
     def _chunk(self, what: ToSend) -> node_agent_pb2.OutputChunk | None:
         key, stream = what.stream.key
         length = what.piece.end - what.piece.start
-        data = self._read(what.stream, what.piece.start, length) if length else b""
+        read = self._read(what.stream, what.piece.start, length) if length else Read(b"")
+        data = read.data
         if length and not data:
             return None
+        if read.is_damaged:
+            end = what.piece.start + len(data)
+            _log.error("%s of %s: bytes %d to %d are damaged on disk", stream.value, key, what.piece.start, end - 1)
         self._uploads.sent(what, len(data))
         return node_agent_pb2.OutputChunk(
             key=key_to_proto(key),
@@ -156,16 +160,17 @@ class OutputSender:
             data=data,
             is_end=what.is_end and len(data) == length,
             checksum=zlib.crc32(data),
+            is_damaged=read.is_damaged,
         )
 
-    def _read(self, state: StreamUpload, offset: int, length: int) -> bytes:
+    def _read(self, state: StreamUpload, offset: int, length: int) -> Read:
         key, stream = state.key
         reader = self._readers.get(key)
         if reader is None:
             reader = self._readers[key] = SpoolReader(state.directory)
         try:
-            if data := reader.read(stream, offset, length):
-                return data
+            if (read := reader.read(stream, offset, length)).data:
+                return read
             # The keeper tells of bytes once it has written them: somebody, or the disk, has cut the file off.
             why = f"its spool ends there, and {state.spooled_end} bytes of {stream.value} were written"
             self._lose(state, offset, why)
@@ -177,7 +182,7 @@ class OutputSender:
             _log.error("output of %s cannot be read and is tried again: %s", key, problem)
             self._uploads.pause(state)
             asyncio.get_running_loop().call_later(UNREADABLE_RETRY_SECONDS, self._resume, state)
-        return b""
+        return Read(b"")
 
     def _lose(self, state: StreamUpload, offset: int, why: str) -> None:
         """Nobody has what a stream had from this offset on: it ends here, which its attempt's end will say."""

@@ -1,7 +1,7 @@
 """`--verify`: looks at what a node has written down of its attempts and at their spools, and says what is wrong.
 
 It changes nothing and asks nobody: agent and keeper may run meanwhile. What the scheduler has may be deleted; what is
-there must be without a hole, and that of an attempt that has ended must go to its end.
+there must be without a hole and as its checksums say, and that of an attempt that has ended must go to its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .core.outcome import LossReason, Stream
 from .keeper import records
 from .keeper.records import Record
 from .keeper.state_dir import StateDir
-from .spool.layout import every_segment
+from .spool.layout import damaged_blocks, every_segment, segment_path
 
 PROBLEMS_MAX = 100
 """After so many the rest is not looked for."""
@@ -38,7 +38,7 @@ class Looked:
     def in_words(self) -> str:
         """A sentence on what was looked at."""
         told = f"{self.living:,} living and {self.ended:,} ended attempts, {self.tombstones:,} that are forgotten"
-        return f"{told}; {self.spooled_bytes:,} bytes of output wait for the scheduler, without a hole"
+        return f"{told}; {self.spooled_bytes:,} bytes of output wait for the scheduler"
 
 
 def verify(root: Path) -> Looked:
@@ -69,6 +69,7 @@ def _attempts(state: StateDir, looked: Looked) -> Iterator[str]:
             segments = every_segment(directory, stream)
             looked.spooled_bytes += sum(each.end - each.start for each in segments)
             yield from (f"attempt {key}: {problem}" for problem in _spool(stream, segments, record))
+            yield from (f"attempt {key}: {problem}" for problem in _damages(directory, stream, segments))
 
 
 def _tombstones(state: StateDir, looked: Looked) -> Iterator[str]:
@@ -114,6 +115,15 @@ def _spool(stream: Stream, segments: list[Segment], record: Record) -> Iterator[
         yield f"{missing:,} bytes of {stream.value} are missing from its spool, which ends at byte {is_at:,}"
     elif is_at > written:
         yield f"its spool has {is_at - written:,} bytes of {stream.value} more than were written"
+
+
+def _damages(directory: Path, stream: Stream, segments: list[Segment]) -> Iterator[str]:
+    """Whether what is on disk is what the keeper wrote, by the checksums that it made."""
+    for segment in segments:
+        with suppress(FileNotFoundError):  # it was synced and deleted meanwhile
+            for block in damaged_blocks(segment_path(directory, stream, segment.start)):
+                begin, end = segment.start + block.start, segment.start + block.end
+                yield f"bytes {begin:,} to {end - 1:,} of {stream.value} in its spool are not as they were written"
 
 
 def _key_of(name: str) -> RankKey | None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from ..core.offsets import CHUNK_BYTES, Segment, room_bytes, segment_bytes_for, segments_to_delete
 from ..core.outcome import FullReason, Offsets, Stream
 from .layout import segment_path
+from .sums import SumsWriter, sums_path
 
 
 class ReadOutcome(Enum):
@@ -119,6 +120,7 @@ class _StreamFiles:
         self._stream = stream
         self._sealed: list[Segment] = []
         self._open_fd: int | None = None
+        self._sums: SumsWriter | None = None
         self._open_start = 0
         self._unwritten = b""
         self.end = 0
@@ -167,18 +169,25 @@ class _StreamFiles:
             if self._open_fd is None:
                 path = segment_path(self._directory, self._stream, self._open_start)
                 self._open_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                self._sums = SumsWriter(path)
             while written < len(data):
                 count = os.write(self._open_fd, data[written:])
                 written += count
                 self.end += count
         except OSError:
             pass
+        if written and self._sums is not None:
+            self._sums.add(data[:written])
+            self._sums.save()
         return written
 
     def seal_if_longer_than(self, length: int) -> None:
         if self._open_fd is not None and self.open_bytes > length:
             os.close(self._open_fd)
             self._open_fd = None
+            if self._sums is not None:
+                self._sums.close()
+                self._sums = None
             self._sealed.append(Segment(self._open_start, self.end))
             self._open_start = self.end
 
@@ -186,6 +195,8 @@ class _StreamFiles:
         open_segment = [Segment(self._open_start, self.end)] if self._open_fd is not None else []
         deleted = segments_to_delete(self._sealed + open_segment, synced)
         for segment in deleted:
-            segment_path(self._directory, self._stream, segment.start).unlink(missing_ok=True)
+            path = segment_path(self._directory, self._stream, segment.start)
+            path.unlink(missing_ok=True)
+            sums_path(path).unlink(missing_ok=True)
         del self._sealed[: len(deleted)]
         return sum(segment.end - segment.start for segment in deleted)

@@ -11,7 +11,7 @@ from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, NodeCause, Stop
 
 from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, Attempt, EndedAttempt, Rank, RankExit
 from ..state.commands import Command, ForgetAttempt, KillAttempt
-from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
+from ..state.events import OutputDamaged, OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
 from ..state.gpu_choice import NEEDS_GPU_EXIT_CODE
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Finished, Job, Starting, Stopping, is_being_prepared, live_ranks, rank_keys
@@ -28,10 +28,11 @@ from ..state.records import (
 from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import Instant
+from ..state.warnings import has_damaged_output
 from . import gangs
 from .decision import NOTHING, Decision, together
 from .live_ranks import live_attempt
-from .warnings import bounded, of_end, tell_commands
+from .warnings import bounded, of_damage, of_end, tell_commands
 
 TAKEN_DOWN = NodeCause.SHUTDOWN.value
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
@@ -132,7 +133,7 @@ def end_ranks(
         return tuple(RankEnded(at=at, key=keys[rank], exit=exit_) for rank, exit_ in exits.items())
     deciding_rank = _deciding_rank(job, known)
     deciding = known[deciding_rank]
-    is_complete = all(each.output_is_complete for each in known)
+    is_complete = all(each.output_is_complete for each in known) and not has_damaged_output(job.warnings)
     over = ended_attempt(replace(attempt, ranks=ranks), at, deciding.reason, deciding.message, is_complete=is_complete)
     ended = replace(over, deciding_rank=deciding_rank)
     if attempt.is_gang and deciding.exit != ExitCode(code=0):
@@ -403,3 +404,12 @@ def on_spool_filled(state: State, event: SpoolFilled) -> Decision:
     return Decision(
         records=(SpoolStateChanged(at=event.at, key=event.key, is_full=event.is_full, message=event.message),)
     )
+
+
+def on_output_damaged(state: State, event: OutputDamaged) -> Decision:
+    """Keep with the job that some of its output is not as it was written: the rest of it goes on."""
+    found = live_attempt(state, event.node, event.key)
+    if found is None:
+        return NOTHING
+    warned = tuple(bounded(state, of_damage(event, found[0])))
+    return Decision(records=warned, commands=tuple(tell_commands(state, warned)))

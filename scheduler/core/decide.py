@@ -95,6 +95,8 @@ def decide(state: State, event: Event) -> Decision:
             return attempts.on_output_synced(state, event)
         case events.SpoolFilled():
             return attempts.on_spool_filled(state, event)
+        case events.OutputDamaged():
+            return attempts.on_output_damaged(state, event)
         case events.DrainRequested():
             return nodes.on_drain_requested(state, event)
         case events.SharedRootChecked():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..state.attempts import EndedAttempt, PlacedDevice, Placement
 from ..state.commands import TellWarning
-from ..state.events import NodeBeat
+from ..state.events import NodeBeat, OutputDamaged
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Job, Running, rank_keys
 from ..state.limits import WarningLimits
@@ -17,6 +17,7 @@ from ..state.records import JobWarned
 from ..state.state import State
 from ..state.units import GB, HOUR, MB, MINUTE, SECOND, Instant, Span, after
 from ..state.warnings import (
+    DAMAGES_KEPT,
     IDLE_PERCENT,
     MEMORY_SPAN_LEAST,
     SLOWED_BY,
@@ -52,7 +53,7 @@ def of_time_limits(state: State, at: Instant) -> Iterator[JobWarned]:
         limit = job.spec.time_limit
         over = [percent for due_at, percent in time_limit_marks(job.warnings, began_at, limit) if due_at <= at]
         kind, about = mark_of(max(over, default=0))
-        if over and has_room(len(job.warnings), kind):  # a limit that was raised often is told of until it is full
+        if over and has_room(job.warnings, kind):  # a limit that was raised often is told of until it is full
             yield from _warned(at, job, kind, (about,), _time_limit_sentence(max(over), limit, began_at, at))
 
 
@@ -100,6 +101,20 @@ def of_end(state: State, at: Instant, job: Job, ended: EndedAttempt) -> Iterator
             }
             peak = MemoryPeak(span=use.span, used_bytes=peaks)
             yield from _unused_memory(state, at, job, rank.placement, peak)
+
+
+def of_damage(event: OutputDamaged, job: Job) -> Iterator[JobWarned]:
+    """Output that its node's disk has changed: where. The last one that is kept says that there may be more."""
+    stream = event.stream.name.lower()
+    whose = f"{stream} of rank {event.key.rank}" if job.attempt is not None and job.attempt.is_gang else stream
+    sentence = (
+        f"Bytes {event.start:,} to {event.end - 1:,} of {whose} are not as they were written: "
+        f"the disk of node {event.node} changed them before they were stored."
+    )
+    if sum(each.kind is WarningKind.OUTPUT_DAMAGED for each in job.warnings) == DAMAGES_KEPT - 1:
+        sentence += " There may be more, of which nothing is told."
+    about = f"{event.key.rank}:{stream}:{event.start}-{event.end}"
+    yield from _warned(event.at, job, WarningKind.OUTPUT_DAMAGED, (about,), sentence)
 
 
 def _idle(
@@ -178,7 +193,7 @@ def _not_told(job: Job, node: NodeName, kind: WarningKind, devices: Iterable[Pla
 def _warned(at: Instant, job: Job, kind: WarningKind, about: tuple[str, ...], sentence: str) -> Iterator[JobWarned]:
     """The warning, unless it was given before, or its person wants none."""
     attempt = job.attempt
-    is_wanted = kind is WarningKind.DEVICE_TROUBLE or not job.spec.no_warnings
+    is_wanted = kind in (WarningKind.DEVICE_TROUBLE, WarningKind.OUTPUT_DAMAGED) or not job.spec.no_warnings
     if attempt is None or not is_wanted or all(is_told(job.warnings, kind, each) for each in about):
         return
     warning = JobWarning(kind=kind, at=at, attempt=attempt.number, sentence=sentence, about=about)
@@ -187,11 +202,11 @@ def _warned(at: Instant, job: Job, kind: WarningKind, about: tuple[str, ...], se
 
 def bounded(state: State, warnings: Iterable[JobWarned]) -> Iterator[JobWarned]:
     """Those of what was found at once for which there is room."""
-    counts: dict[JobId, int] = {}
+    found: dict[JobId, list[JobWarning]] = {}
     for each in warnings:
-        known = state.durable.jobs[each.job].warnings
-        if has_room(len(known) + counts.get(each.job, 0), each.warning.kind):
-            counts[each.job] = counts.get(each.job, 0) + 1
+        known = (*state.durable.jobs[each.job].warnings, *found.get(each.job, ()))
+        if has_room(known, each.warning.kind):
+            found.setdefault(each.job, []).append(each.warning)
             yield each
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gpufleet.jobs.runs import FileRun
 
 from .access import Secret, Token
-from .attempts import OutputEnd, RankExit
+from .attempts import OutputEnd, OutputStream, RankExit
 from .gap import Origin
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Items
@@ -306,6 +306,15 @@ class SpoolFilled(RankReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDamaged(RankReport):
+    """A node's disk has changed a rank's output from `start` up to but without `end`, before it was sent."""
+
+    stream: OutputStream
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested:
     """A person drains a node, or resumes it (which also gives its unhealthy devices another chance)."""
 
@@ -441,6 +450,7 @@ Event = (
     | RankRefused
     | OutputSynced
     | SpoolFilled
+    | OutputDamaged
     | DrainRequested
     | ForgetRequested
     | NodeApprovalRequested

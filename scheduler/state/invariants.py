@@ -19,7 +19,7 @@ from .nodes import Node
 from .shares import WHOLE_MILLI
 from .specs import GpuMode
 from .state import State
-from .warnings import WARNINGS_KEPT, is_told
+from .warnings import DAMAGES_KEPT, WARNINGS_KEPT, WarningKind, is_told
 
 
 def check_all(state: State) -> list[str]:
@@ -98,7 +98,9 @@ def _of_job(durable: Durable, job: Job) -> Iterator[str]:
 def _of_warnings(job: Job) -> Iterator[str]:
     """They are of the newest attempt, in the order of time, few, and none says again what others have said."""
     warnings = job.warnings
-    if len(warnings) > WARNINGS_KEPT or any(each.attempt != job.attempt_count for each in warnings):
+    damages = sum(each.kind is WarningKind.OUTPUT_DAMAGED for each in warnings)
+    is_many = damages > DAMAGES_KEPT or len(warnings) - damages > WARNINGS_KEPT
+    if is_many or any(each.attempt != job.attempt_count for each in warnings):
         yield f"job {job.id}: at attempt {job.attempt_count} its warnings are {warnings}"
     if any(later.at < earlier.at for earlier, later in pairwise(warnings)):
         yield f"job {job.id}: its warnings are out of order: {warnings}"

@@ -16,6 +16,9 @@ from .units import MINUTE, SECOND, Instant, Span, after
 WARNINGS_KEPT = 20
 """Warnings of one attempt. The last ones are kept free for its time limit, which everybody wants to know of."""
 
+DAMAGES_KEPT = 5
+"""Beside them, so many pieces of damaged output are told of; that there was one is never left out."""
+
 TIME_LIMIT_PERCENTS = (80, 90)
 """How much of its time limit an attempt has run for when it is told."""
 
@@ -50,6 +53,7 @@ class WarningKind(Enum):
     DEVICES_IDLE = "DEVICES_IDLE"
     DEVICE_TROUBLE = "DEVICE_TROUBLE"
     MEMORY_UNUSED = "MEMORY_UNUSED"
+    OUTPUT_DAMAGED = "OUTPUT_DAMAGED"
     THROTTLED = "THROTTLED"
     TIME_LIMIT_NEAR = "TIME_LIMIT_NEAR"
 
@@ -57,7 +61,7 @@ class WarningKind(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWarning:
     """One warning. `about` is what it is about: devices as node:index, or the share of the time limit as 80%; of a
-    limit that was raised since, nothing.
+    limit that was raised since, nothing; of damaged output its stream and where in it.
 
     An attempt is warned once of each kind about each of them, however often it comes and goes.
     """
@@ -74,9 +78,19 @@ def is_told(warnings: Iterable[JobWarning], kind: WarningKind, about: str) -> bo
     return any(each.kind is kind and about in each.about for each in warnings)
 
 
-def has_room(count: int, kind: WarningKind) -> bool:
-    """Whether one more warning of this kind is kept beside so many."""
-    return count < WARNINGS_KEPT - (0 if kind is WarningKind.TIME_LIMIT_NEAR else len(TIME_LIMIT_PERCENTS))
+def has_room(others: Iterable[JobWarning], kind: WarningKind) -> bool:
+    """Whether one more warning of this kind is kept beside these."""
+    kinds = [each.kind for each in others]
+    damages = kinds.count(WarningKind.OUTPUT_DAMAGED)
+    if kind is WarningKind.OUTPUT_DAMAGED:
+        return damages < DAMAGES_KEPT
+    reserved = 0 if kind is WarningKind.TIME_LIMIT_NEAR else len(TIME_LIMIT_PERCENTS)
+    return len(kinds) - damages < WARNINGS_KEPT - reserved
+
+
+def has_damaged_output(warnings: Iterable[JobWarning]) -> bool:
+    """Whether some of an attempt's output was changed by its node's disk before it was stored."""
+    return any(each.kind is WarningKind.OUTPUT_DAMAGED for each in warnings)
 
 
 def time_limit_marks(

@@ -23,6 +23,7 @@ from scheduler.policy.explain import explain
 from scheduler.policy.order import queue_order
 from scheduler.policy.promises import Promises
 from scheduler.state.access import Role, Token
+from scheduler.state.attempts import OutputStream
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.events import (
     BandRequested,
@@ -34,6 +35,7 @@ from scheduler.state.events import (
     HoldRequested,
     JobsSubmitted,
     NodeBeat,
+    OutputDamaged,
     OutputSynced,
     RankExited,
     RankReady,
@@ -350,6 +352,12 @@ class Transcript:
         is_full = words.next() == "full"
         return self.take_up(SpoolFilled(at=self.fleet.now, node=node, key=key, is_full=is_full))
 
+    def damaged(self, words: Words) -> list[str]:
+        """A node's disk has changed output: `damaged 1/1 stdout 0 16384`."""
+        key, node = self.rank(words)
+        stream, start, end = OutputStream[words.next().upper()], int(words.next()), int(words.next())
+        return self.take_up(OutputDamaged(at=self.fleet.now, node=node, key=key, stream=stream, start=start, end=end))
+
     # --- administration
 
     def probed(self, words: Words) -> list[str]:
@@ -575,6 +583,7 @@ COMMANDS: dict[str, Command] = {
     "synced": Transcript.synced,
     "refused": Transcript.refused,
     "spool": Transcript.spool,
+    "damaged": Transcript.damaged,
     "probed": Transcript.probed,
     "drain": Transcript.drain,
     "resume": Transcript.resume,

@@ -16,6 +16,7 @@ from node_agent.core.outcome import AttemptEnd, LossReason, Offsets
 from node_agent.keeper import records
 from node_agent.keeper.records import Record
 from node_agent.keeper.state_dir import StateDir
+from node_agent.spool.sums import SumsWriter
 from node_agent.verifying import verify
 
 KEY = RankKey(JobId(7), 2, 0, "ab" * 8)
@@ -83,6 +84,24 @@ def test_bytes_that_nobody_wrote_are_named(tmp_path: Path) -> None:
     assert said(tmp_path) == [f"attempt {KEY}: its spool has 1 bytes of stdout more than were written"]
     (spool / FIRST).write_bytes(bytes(101))
     assert said(tmp_path)[0] == f"attempt {KEY}: its spool has more of stdout than was written, from byte 100 on"
+
+
+@pytest.mark.parametrize("at", [0, 99, 100, 149])
+def test_one_flipped_bit_is_named_by_the_sums_of_the_keeper(tmp_path: Path, at: int) -> None:
+    spool = written(tmp_path)
+    for name in (FIRST, SECOND):
+        data = (spool / name).read_bytes()
+        sums = SumsWriter(spool / name)
+        sums.add(memoryview(data))
+        sums.save()
+        sums.close()
+    assert said(tmp_path) == []
+    file, start, end = (spool / FIRST, 0, 99) if at < 100 else (spool / SECOND, 100, 149)
+    changed = bytearray(file.read_bytes())
+    changed[at - start] ^= 1
+    file.write_bytes(changed)
+    what = f"bytes {start} to {end} of stdout in its spool are not as they were written"
+    assert said(tmp_path) == [f"attempt {KEY}: {what}"]
 
 
 def test_output_of_an_attempt_that_a_reboot_ended_is_not_trusted_and_not_judged(tmp_path: Path) -> None:

@@ -894,7 +894,7 @@ class JobSpec(_message.Message):
     serves: _builtins.str
     """The model that a service is a worker of; set by the scheduler."""
     no_warnings: _builtins.bool
-    """Whether it is warned of nothing but devices in trouble; see Job.warnings."""
+    """Whether it is warned of nothing but devices in trouble and damaged output; see Job.warnings."""
     submit_cwd: _builtins.str
     """Absolute path of the folder that it was submitted from, for GPUFLEET_SUBMIT_CWD; it need not be there on any node.
     Empty where nobody said so: the job is then told its working directory.
@@ -1497,7 +1497,7 @@ class JobWarning(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, THROTTLED or TIME_LIMIT_NEAR."""
+    """Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, OUTPUT_DAMAGED, THROTTLED or TIME_LIMIT_NEAR."""
     sentence: _builtins.str
     """One sentence for people."""
     attempt: _builtins.int

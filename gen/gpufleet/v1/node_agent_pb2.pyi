@@ -1908,6 +1908,7 @@ class OutputChunk(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     IS_END_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
+    IS_DAMAGED_FIELD_NUMBER: _builtins.int
     stream: _job_pb2.Stream.ValueType
     """Standard output or error."""
     offset: _builtins.int
@@ -1919,6 +1920,11 @@ class OutputChunk(_message.Message):
     checksum: _builtins.int
     """CRC-32 of the bytes, made as they were read from the spool; without it, of an agent of before, nothing is checked. A
     message with a chunk that has another one is refused, and its bytes come again.
+    """
+    is_damaged: _builtins.bool
+    """Whether the node found these bytes to be others than were written, by the checksums that its keeper made of them as
+    they came from the job: its disk has changed them. They are stored as they are, and the attempt's output counts as
+    not complete. False of an agent of before, which does not look.
     """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
@@ -1933,10 +1939,11 @@ class OutputChunk(_message.Message):
         data: _builtins.bytes = ...,
         is_end: _builtins.bool = ...,
         checksum: _builtins.int | None = ...,
+        is_damaged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum", "data", b"data", "is_end", b"is_end", "key", b"key", "offset", b"offset", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum", "data", b"data", "is_damaged", b"is_damaged", "is_end", b"is_end", "key", b"key", "offset", b"offset", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checksum: _TypeAlias = _typing.Literal["checksum"]  # noqa: Y015
     _WhichOneofArgType__checksum: _TypeAlias = _typing.Literal["_checksum", b"_checksum"]  # noqa: Y015

@@ -423,6 +423,8 @@ class _OutputStream:
                 step = "ask for positions, and send it again"
                 raise invalid("chunks.checksum", f"is not that of the {len(chunk.data):,} bytes", next_step=step)
             if self._is_wanted(key):
+                if chunk.is_damaged and chunk.data:
+                    await self._note_damage(key, stream, chunk.offset, chunk.offset + len(chunk.data))
                 self._known.add((key, stream))
                 chunks.append((key, stream, chunk.offset, chunk.data, chunk.is_end))
             else:
@@ -435,6 +437,13 @@ class _OutputStream:
             raise GpufleetError(
                 Reason.OFFSET_OUT_OF_RANGE, f"output was offered behind a hole: {hole}", next_step="ask for positions"
             ) from hole
+
+    async def _note_damage(self, key: RankKey, stream: OutputStream, start: int, end: int) -> None:
+        """Durable before the bytes are: a node does not send again what is synced."""
+        damage = events.OutputDamaged(
+            at=self._engine.now(), node=self._node, key=key, stream=stream, start=start, end=end
+        )
+        await self._engine.report(damage)
 
     def _is_wanted(self, key: RankKey) -> bool:
         """Only the live attempt's output, from its own node, is taken."""

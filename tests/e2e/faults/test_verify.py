@@ -203,6 +203,49 @@ async def test_output_that_was_cut_off_on_its_node_before_it_was_sent_is_told_an
     assert "19 bytes of stdout were written" in agent.log_text()
 
 
+async def test_a_bit_that_flips_in_a_nodes_spool_is_told_where_it_is_and_all_else_is_stored(fleet: Fleet) -> None:
+    agent = await fleet.add_node("n1")
+    go = fleet.work / "go"
+    whole = b"".join(b"%06d\n" % number for number in range(10_000))
+    async with fleet.client() as client:
+        script = (
+            f"echo first; until [ -e {go} ]; do sleep 0.05; done; for n in $(seq 0 9999); do printf '%06d\\n' $n; done"
+        )
+        job = await client.submit("sh", "-c", script)
+        await client.wait(job, job_pb2.JOB_STATE_RUNNING)
+        (spool,) = agent.data.glob(f"keeper/attempts/{job}.*")
+        await until("it has said something", lambda: any(each.stat().st_size for each in spool.glob("stdout.*")))
+    await fleet.scheduler.stop()
+    go.touch()
+    await until("the attempt has ended", lambda: b'"end"' in (spool / "record").read_bytes())
+    (segment,) = spool.glob("stdout.*")
+    changed = bytearray(segment.read_bytes())
+    assert changed == b"first\n" + whole
+    changed[40_000] ^= 1
+    segment.write_bytes(changed)
+    verified = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("gpuctl")), "agent", "--verify", "--data", str(agent.data)),
+        stdout=asyncio.subprocess.PIPE,
+        env=clean_environment(agent.log.parent, {}),
+    )
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        printed, _ = await verified.communicate()
+    named = "bytes 32,768 to 49,151 of stdout in its spool are not as they were written"
+    assert (verified.returncode, named in printed.decode()) == (1, True), printed
+    await fleet.scheduler.start()
+    async with fleet.client() as client:
+        ended = await client.wait(job, job_pb2.JOB_STATE_SUCCEEDED)
+        assert not ended.output_is_complete
+        assert await client.stdout(job) == bytes(changed), "all of it is there, the changed byte too"
+        (warning,) = ended.warnings
+        assert warning.kind == "OUTPUT_DAMAGED"
+        assert warning.sentence.startswith("Bytes 32,768 to 49,151 of stdout are not as they were written")
+        story = await client.story(job)
+        assert warning.sentence in story
+        assert any("succeeded" in line and "Not all of its output is stored." in line for line in story)
+    assert "bytes 32768 to 49151 are damaged on disk" in agent.log_text()
+
+
 async def test_a_write_ahead_log_that_is_gone_or_cut_off_is_named_though_sqlite_says_nothing(fleet: Fleet) -> None:
     await fleet.scheduler.stop()  # what was in its log is in the database now
     await fleet.scheduler.start()

@@ -226,7 +226,7 @@ class Agent:
 def read_all(view: AttemptView, stream: Stream, offset: int = 0) -> bytes:
     reader = SpoolReader(view.directory)
     pieces = []
-    while piece := reader.read(stream, offset, 1_000_000):
+    while piece := reader.read(stream, offset, 1_000_000).data:
         pieces.append(piece)
         offset += len(piece)
     return b"".join(pieces)

@@ -56,7 +56,7 @@ def test_a_copy_that_cannot_be_written_any_more_ends_and_says_so_once_in_the_out
         os.close(writing)
         writer.seal()
     reader = SpoolReader(tmp_path)
-    assert reader.read(Stream.STDOUT, 0, 100) == b"one\ntwo\n"
-    said = reader.read(Stream.STDERR, 0, 1000).decode()
+    assert reader.read(Stream.STDOUT, 0, 100).data == b"one\ntwo\n"
+    said = reader.read(Stream.STDERR, 0, 1000).data.decode()
     assert said.count("gpufleet: the copy of the output ends here") == 1
     assert "/data/copy: No space left on device" in said

@@ -41,7 +41,7 @@ async def take_all(agent: Agent, view: AttemptView) -> tuple[bytes, bytes]:
         assert isinstance(answer, OutputEnds), answer
         for stream in Stream:
             while len(taken[stream]) < answer.ends.of(stream):
-                taken[stream] += reader.read(stream, len(taken[stream]), 10_000)
+                taken[stream] += reader.read(stream, len(taken[stream]), 10_000).data
         have = Offsets(*(len(taken[stream]) for stream in Stream))
         assert await agent.keepers.output_synced(view.key, have) is None
         if answer.is_final and answer.ends == have:
@@ -141,7 +141,7 @@ async def test_only_what_is_synced_is_deleted_and_what_is_deleted_is_a_gap(node:
     starts = (await agent.view(view.key)).output_starts
     assert 0 < starts.stdout <= 40_000
     reader = SpoolReader(view.directory)
-    assert reader.read(Stream.STDOUT, 40_000, 8) == lines(8_000)[40_000:40_008]
+    assert reader.read(Stream.STDOUT, 40_000, 8).data == lines(8_000)[40_000:40_008]
     with pytest.raises(SpoolGap, match="stdout at 0: the spool holds 32768 to 64000"):
         reader.read(Stream.STDOUT, 0, 1)
     assert await agent.keepers.output_synced(view.key, Offsets(10, 0)) is None, "an older offset changes nothing"

@@ -37,7 +37,7 @@ class Feed:
 
 def read_all(reader: SpoolReader, stream: Stream, offset: int) -> bytes:
     pieces = []
-    while piece := reader.read(stream, offset, 1000):
+    while piece := reader.read(stream, offset, 1000).data:
         pieces.append(piece)
         offset += len(piece)
     return b"".join(pieces)
@@ -97,7 +97,7 @@ def test_the_end_of_the_pipe_is_told_apart_from_an_empty_one(tmp_path: Path) -> 
     assert writer.take(Stream.STDOUT, feed.fd) is ReadOutcome.END
     os.close(feed.fd)
     writer.seal()
-    assert SpoolReader(tmp_path).read(Stream.STDOUT, 0, 100) == b"last"
+    assert SpoolReader(tmp_path).read(Stream.STDOUT, 0, 100).data == b"last"
 
 
 def test_the_end_of_the_pipe_is_seen_also_when_there_is_no_room(tmp_path: Path) -> None:
@@ -143,17 +143,17 @@ def test_what_the_disk_had_no_room_for_keeps_its_place(tmp_path: Path) -> None:
     assert writer.take(Stream.STDOUT, feed.fd) is ReadOutcome.SOME
     writer.seal()
     feed.close()
-    assert SpoolReader(place).read(Stream.STDOUT, 0, 100) == b"first second"
+    assert SpoolReader(place).read(Stream.STDOUT, 0, 100).data == b"first second"
 
 
 def test_reading_below_what_is_kept_or_above_the_end_is_a_gap(tmp_path: Path) -> None:
     reader = SpoolReader(tmp_path)
-    assert reader.read(Stream.STDOUT, 0, 10) == b""
+    assert reader.read(Stream.STDOUT, 0, 10).data == b""
     with pytest.raises(SpoolGap, match="stdout at 5: the spool holds nothing"):
         reader.read(Stream.STDOUT, 5, 10)
     segment_path(tmp_path, Stream.STDOUT, 100).write_bytes(b"hello")
-    assert reader.read(Stream.STDOUT, 102, 10) == b"llo"
-    assert reader.read(Stream.STDOUT, 105, 10) == b""
+    assert reader.read(Stream.STDOUT, 102, 10).data == b"llo"
+    assert reader.read(Stream.STDOUT, 105, 10).data == b""
     for offset in (99, 106):
         with pytest.raises(SpoolGap, match=f"stdout at {offset}: the spool holds 100 to 105"):
             reader.read(Stream.STDOUT, offset, 10)
@@ -182,7 +182,7 @@ def test_a_segment_that_is_deleted_while_one_looks_for_another_hides_no_other(
         yield listed
 
     monkeypatch.setattr(os, "scandir", listed_and_then_deleted)
-    assert SpoolReader(tmp_path).read(Stream.STDOUT, 20, 100) == b"x" * 10
+    assert SpoolReader(tmp_path).read(Stream.STDOUT, 20, 100).data == b"x" * 10
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1, 4, 5])

@@ -484,7 +484,7 @@ export interface JobSpec {
    * Of several jobs of a node the one that wants it most often decides.
    */
   readonly sampling_interval?: Duration;
-  /** Whether it is warned of nothing but devices in trouble; see Job.warnings. */
+  /** Whether it is warned of nothing but devices in trouble and damaged output; see Job.warnings. */
   readonly no_warnings: boolean;
   /**
    * Absolute path of the folder that it was submitted from, for GPUFLEET_SUBMIT_CWD; it need not be there on any node.
@@ -696,7 +696,9 @@ export interface WaitReason {
 
 /** JobWarning is something that goes on with a job and that its person would want to know. */
 export interface JobWarning {
-  /** Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, THROTTLED or TIME_LIMIT_NEAR. */
+  /**
+   * Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, OUTPUT_DAMAGED, THROTTLED or TIME_LIMIT_NEAR.
+   */
   readonly kind: string;
   /** One sentence for people. */
   readonly sentence: string;
