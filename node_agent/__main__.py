@@ -48,6 +48,7 @@ from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
 from .machine import Machine, NodeNaming, address_to_advertise, installed_version, node_info, tell_node
 from .options import STOP_KEEPER, node_name, parser, reader_of, token_of, wants_automatic_gpu
+from .setup.environments import SetupLimits
 from .verifying import verify
 
 _log = logging.getLogger(__name__)
@@ -199,6 +200,9 @@ class _Program:
             spool_bytes=settings.spool.attempt_bytes_max,
             notifies_local=settings.notify.allow_local,
             cache_bytes=settings.files.cache_bytes_max,
+            setup=SetupLimits(
+                seconds_max=settings.setup.time_limit.total_seconds(), bytes_max=settings.setup.cache_limit
+            ),
         )
 
     def _target_of(self, address: Address) -> Target:

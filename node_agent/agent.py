@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import grpc.aio
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
+from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.agent_state import REGISTERED, AgentState, now_in_words, write_agent_state
 from gpufleet.jobs.runs import RankKey
@@ -69,6 +70,7 @@ from .machine import Machine
 from .notices import NoticeRecords, Notices
 from .output import OutputSender
 from .program_log import ProgramLog
+from .setup.environments import Environments, SetupLimits
 from .streams import until_first
 from .usage import UsageRecords, Usages, device_summary
 
@@ -89,6 +91,9 @@ USAGES_FOLDER = "usages"
 FILES_FOLDER = "files"
 """In the agent's data folder: files that go with jobs."""
 
+ENVIRONMENTS_FOLDER = "environments"
+"""In the agent's data folder: environments that jobs begin in."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 COMMAND_VALID_FOR_US = 30_000_000
@@ -98,8 +103,8 @@ COMMAND_VALID_FOR_US = 30_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """What a reload may change: how often devices are read, while nothing runs and while something does, how large an
-    attempt's spool and the cache of files may grow, and whether users may have servers of this machine told of their
-    jobs.
+    attempt's spool and the cache of files may grow, what bounds environments, and whether users may have servers of
+    this machine told of their jobs.
     """
 
     sampling_seconds: float
@@ -107,6 +112,7 @@ class Tuning:
     spool_bytes: int
     notifies_local: bool
     cache_bytes: int
+    setup: SetupLimits = SetupLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +158,15 @@ class NodeAgent:
             node.name, identity.incarnation, folder.path / FILES_FOLDER, lambda: node.tuning().cache_bytes, self._root
         )
         self._results = Results(node.name, identity.incarnation, folder.path / FILES_FOLDER, self._files.folder_of)
+        isolating = node.isolating or Isolating(IsolationSettings(), folder.path)
+        limiting = node.limiting or Limiting(IsolationSettings(), isolates=False)
+        self._environments = Environments(
+            folder.path.absolute() / ENVIRONMENTS_FOLDER,
+            isolating,
+            limiting,
+            lambda: node.tuning().setup,
+            self._tell_setup,
+        )
         self._launcher = Launcher(
             node.machine,
             self._duties.inventory.live,
@@ -159,8 +174,9 @@ class NodeAgent:
             node.for_workers,
             lambda: node.for_jobs(self._address),
             self._files.folder_of,
-            node.isolating,
-            node.limiting,
+            isolating,
+            limiting,
+            self._environments.folder_of,
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._file_checks = FileChecks(
@@ -186,6 +202,7 @@ class NodeAgent:
             self._usages,
             self._files,
             self._results,
+            self._environments,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
             traces=node.traces,
@@ -210,6 +227,7 @@ class NodeAgent:
         await self._root.look()
         self._attempts.adopt(await self._keepers.inventory())
         self._results.sweep([entry.key for entry in self._duties.inventory])
+        self._environments.adopt([entry.key for entry in self._duties.inventory])
         sweeping = asyncio.create_task(self._files.sweep([entry.key for entry in self._duties.inventory]))
         try:
             await until_first(
@@ -231,6 +249,9 @@ class NodeAgent:
     def live(self) -> Iterator[AttemptView]:
         """The attempts whose processes may run."""
         return self._duties.inventory.live()
+
+    def _tell_setup(self, key: RankKey, is_ready: bool, message: str) -> None:
+        self._heartbeats.report(lambda now_us: {"setup_state": wire.setup_to_proto(key, message, is_ready=is_ready)})
 
     def _leader_of(self, key: RankKey) -> int | None:
         """The process id of a rank's leader, None when none runs here."""

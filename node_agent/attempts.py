@@ -50,6 +50,7 @@ from .machine import sample_to_proto
 from .notices import Notices
 from .output import OutputSender
 from .ports import MasterPorts
+from .setup.environments import Environments
 from .traces import AttemptTraces
 from .usage import Usages
 
@@ -69,6 +70,7 @@ class Attempts:
         usages: Usages,
         files: JobFiles,
         results: Results,
+        environments: Environments,
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
@@ -82,6 +84,7 @@ class Attempts:
         self._usages = usages
         self._files = files
         self._results = results
+        self._environments = environments
         self._fetching: dict[RankKey, asyncio.Task[Refusal | None]] = {}
         self._report = report
         self._carried_out = carried_out
@@ -125,6 +128,7 @@ class Attempts:
         await asyncio.gather(*self._working, return_exceptions=True)
         for key in tuple(self._holds):
             self._stop_holding(key)
+        await self._environments.close()
         self._ports.close()
 
     def _perform(self, actions: Iterable[Action]) -> None:
@@ -177,11 +181,11 @@ class Attempts:
         if is_over and key not in self._fetching and self._files.folder_of(key).exists():
             self._results.settle(key)
             self._begin(self._files.remove(key))
+            self._begin(self._environments.release(key))
 
     async def _laid_out(self, command: LaunchAttempt) -> Refusal | None:
-        """Fetch and place its files. It is cancelled by GiveUpFiles."""
-        laying_out = self._files.lay_out(command.key, command.files, command.folder, user=command.user)
-        fetch = asyncio.create_task(laying_out)
+        """Fetch and place its files, and have its environment made of them. It is cancelled by GiveUpFiles."""
+        fetch = asyncio.create_task(self._lay_out(command))
         self._fetching[command.key] = fetch
         try:
             await asyncio.wait({fetch})
@@ -189,6 +193,10 @@ class Attempts:
             fetch.cancel()
             del self._fetching[command.key]
         return fetch.result()
+
+    async def _lay_out(self, command: LaunchAttempt) -> Refusal | None:
+        refusal = await self._files.lay_out(command.key, command.files, command.folder, user=command.user)
+        return refusal or await self._environments.make(command, self._files.folder_of(command.key))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

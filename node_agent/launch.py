@@ -23,7 +23,7 @@ from .core.attempt import Limits
 from .core.commands import LaunchAttempt
 from .core.environment import RankPlace, environment_of
 from .core.expectations import Expectations, Misfit, Unfit, misfit
-from .core.launch import FILES_PATH, Launch
+from .core.launch import ENVIRONMENT_PATH, FILES_PATH, EnvironmentTool, Launch
 from .core.outcome import AttemptView
 from .environment import LOOPBACK, free_port, shown_devices
 from .isolation.accounts import Isolating
@@ -51,7 +51,8 @@ READING_PAUSE_SECONDS = 0.25
 class Launcher:
     """Checks and completes launches. `live` answers the attempts whose processes are ours, `for_workers` what the
     environment of a model's worker says of the way to the scheduler, and `for_jobs` that of any other job. `folder_of`
-    is where the files of a rank are, `isolating` says as whom its process runs, and `limiting` within what.
+    is where the files of a rank are, `environment_of` where the environment is that it begins in, `isolating` says as
+    whom its process runs, and `limiting` within what.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Launcher:
         folder_of: Callable[[RankKey], Path] = lambda key: Path("/"),
         isolating: Isolating | None = None,
         limiting: Limiting | None = None,
+        environment_of: Callable[[RankKey], Path | None] = lambda key: None,
     ) -> None:
         self._machine = machine
         self._live = live
@@ -73,6 +75,7 @@ class Launcher:
         self._for_workers = for_workers
         self._for_jobs = for_jobs
         self._folder_of = folder_of
+        self._environment_of = environment_of
 
     def is_surely_fit(self, expectations: Expectations) -> bool:
         """Whether what is known already says that the devices are as expected; waits for nothing."""
@@ -117,9 +120,11 @@ class Launcher:
         visibility, virtual_uuids = shown_devices(held)
         where = master or Master(LOOPBACK, free_port())
         files_folder = str(self._folder_of(command.key)) if command.has_files else ""
-        account, isolation = self._isolating.of(command.user, held, files_folder)
-        if isolation is not None and files_folder:
-            files_folder = FILES_PATH
+        environment = str(self._environment_of(command.key) or "") if command.environment else ""
+        account, isolation = self._isolating.of(command.user, held, files_folder, environment)
+        if isolation is not None:
+            files_folder = FILES_PATH if files_folder else ""
+            environment = ENVIRONMENT_PATH if environment else ""
         place = RankPlace(
             job_id=command.key.job,
             attempt=command.key.attempt,
@@ -137,6 +142,8 @@ class Launcher:
             way=self._way(command),
             end_time_s=end_time_s(command.process.limits, time.time()),
             files_folder=files_folder,
+            environment=environment,
+            is_conda=command.environment is not None and command.environment.tool is EnvironmentTool.CONDA,
         )
         return Launch(
             key=command.key,

@@ -29,7 +29,7 @@ from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.launch import InputFile, InputFolder, Process
+from .core.launch import EnvironmentTool, InputFile, InputFolder, JobEnvironment, Process
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 from .origins import origin_of
 
@@ -188,6 +188,12 @@ def reason_and_sentence_of(end: AttemptEnd) -> tuple[str, str]:
     return _reason(end), sentence_of_end(end)
 
 
+def setup_to_proto(key: RankKey, message: str, *, is_ready: bool) -> node_agent_pb2.SetupState:
+    """How far the environment of a rank is."""
+    phase = node_agent_pb2.SETUP_PHASE_READY if is_ready else node_agent_pb2.SETUP_PHASE_MAKING
+    return node_agent_pb2.SetupState(key=key_to_proto(key), phase=phase, message=message)
+
+
 def spool_to_proto(view: AttemptView) -> node_agent_pb2.SpoolState:
     sentence = _FULL[view.full] if view.full else ""
     return node_agent_pb2.SpoolState(key=key_to_proto(view.key), is_full=view.full is not None, message=sentence)
@@ -296,7 +302,16 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         results=tuple(launch.results),
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
+        environment=_environment(launch.environment) if launch.HasField("environment") else None,
     )
+
+
+def _environment(environment: job_pb2.JobEnvironment) -> JobEnvironment:
+    """What makes it."""
+    for tool in EnvironmentTool:
+        if what := getattr(environment, tool.value):
+            return JobEnvironment(tool=tool, what="" if what is True else what)
+    return JobEnvironment(tool=None)
 
 
 def _folder(folder: job_pb2.InputFolder) -> InputFolder:

@@ -175,6 +175,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     yield "submitted", words.full_clock(job.submit_time, now)
     if job.HasField("start_time"):
         yield "started", words.full_clock(job.start_time, now)
+    yield "setting up", job.setting_up
     yield "blocked", f"its output: {job.output_blocked}" if job.output_blocked else ""
     if job.HasField("end_time"):
         yield "ended", words.full_clock(job.end_time, now)

@@ -232,6 +232,8 @@ def where_or_why(job: job_pb2.Job, now: datetime) -> str:
         return f"{where} (unreachable)"
     if job.state == job_pb2.JOB_STATE_FAILED:
         return f"{where} {_how_it_failed(job)}".strip()
+    if job.setting_up:
+        return f"{where} (setting up)"
     if job.output_blocked:
         return _noted(newest, "output blocked")
     if job.state == job_pb2.JOB_STATE_RUNNING and job.warnings:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gpufleet.fleet.submitting.project_file import project_file, project_lines
+
 from ..app import Command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..scripts.finding import Line, Script
 
 SCRIPT_SAID = "gpuctl.script"
@@ -21,8 +26,22 @@ def _wrong_line(where: str, why: str) -> Exception:
     return invalid(where, why, next_step="See the options with: gpuctl submit --help")
 
 
+def _tell_project(file: Path | None, project: list[Line], lines: list[Line], own: list[str]) -> None:
+    """Say what was not typed: all of the project's file in a line, and in a dry run where each option stands."""
+    if "--dry-run" in own:
+        typed = {word.partition("=")[0] for word in own if word.startswith("-")}
+        for where, words in lines:
+            also = " (the command line says it, too)" if {word.partition("=")[0] for word in words} & typed else ""
+            typer.echo(f"gpuctl: {where}: {shlex.join(words)}{also}", err=True)
+    elif told := shlex.join(word for _, words in project for word in words):
+        typer.echo(f"gpuctl: {file}: {told}", err=True)
+
+
 class JobCommand(Command):
     """A command that ends in a command line of the job's: `gpuctl run --gpus 1 -- python train.py`."""
+
+    runs_without_command = False
+    """Whether it has a command line of its own for who gives none."""
 
     def __init__(self, name: str | None, **settings: Any) -> None:
         super().__init__(name, **settings)
@@ -38,7 +57,9 @@ class JobCommand(Command):
             return super().parse_args(ctx, args)  # which says what is wrong with them
         command = list(values.get("command") or ())
         if not command:
-            return super().parse_args(ctx, args)
+            own = args[:-1] if args[-1:] == ["--"] else args
+            lines = self._lines_of(ctx, None, own) if self.runs_without_command else []
+            return super().parse_args(ctx, [*lines, *args])
         from ..scripts.standard_input import script_and_command
 
         if command[0] == "-" and values.get("stdin"):
@@ -53,13 +74,19 @@ class JobCommand(Command):
 
     def _lines_of(self, ctx: Any, script: Script | None, own: list[str]) -> list[str]:
         """What the script's lines add to the command line; says which of Slurm's lines are not read."""
+        file = project_file(own)
+        if script is None and file is None:
+            return []
         from ..scripts.finding import before, option_lines
+
+        project = [] if file is None else project_lines(file)
+        lines = [*project, *option_lines(script)]
+        self._check_lines(ctx, lines, own)
+        _tell_project(file, project, lines, own)
+        if script is None:
+            return before(own, lines)
         from ..scripts.slurm import warning_of
 
-        if script is None:
-            return []
-        lines = option_lines(script)
-        self._check_lines(ctx, lines, own)
         known = {option for each in self.get_params(ctx) for option in each.opts}
         if warning := warning_of(script, known, {*ctx.meta[SCRIPT_SAID], *(word.partition("=")[0] for word in own)}):
             typer.echo(f"gpuctl: {warning}", err=True)
@@ -109,6 +136,8 @@ class JobCommand(Command):
 
 class ShellCommand(JobCommand):
     """One that has a command line of its own for who gives none."""
+
+    runs_without_command = True
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS] [-- COMMAND [ARGS]…]"]

@@ -107,6 +107,28 @@ class CacheSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetupSettings:
+    """Python environments that jobs begin in: see docs/environments.md."""
+
+    time_limit: timedelta = setting(
+        timedelta(minutes=30),
+        "An environment that is not made after this is given up: SETUP_FAILED.",
+        DURATION,
+        low=SECOND,
+        high=timedelta(days=1),
+        reloadable=True,
+    )
+    cache_limit: int = setting(
+        20 * GIB,
+        "Beyond this the environments that were not used for the longest go, but none that a job has. "
+        "One that is larger is not kept: SETUP_FAILED.",
+        SIZE,
+        low=0,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
     """How the node's devices are watched."""
 
@@ -203,6 +225,7 @@ class AgentSettings:
     log: LogSettings = section(LogSettings, "The agent's own log.")
     spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
     files: CacheSettings = section(CacheSettings, "Files of jobs that are kept for the next one; see docs/files.md.")
+    setup: SetupSettings = section(SetupSettings, "Python environments of jobs; see docs/environments.md.")
     sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
     notify: NotifySettings = section(NotifySettings, "Whom the node tells of its jobs.")
     isolation: IsolationSettings = section(IsolationSettings, "Whose processes jobs are; see docs/isolation.md.")

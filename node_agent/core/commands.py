@@ -16,7 +16,7 @@ from .adoption import Verdict
 from .attempt import Limits
 from .expectations import Expectations
 from .fence import CommandRefusal, refusal_of_command
-from .launch import InputFile, InputFolder, Process, Refusal, RefusalReason
+from .launch import InputFile, InputFolder, JobEnvironment, Process, Refusal, RefusalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class LaunchAttempt:
     process is kept from using more only by who may make control groups, and an agent needs no such right. `files` and
     what is in `folder` lie in a folder of its own before it starts; where its process has no `cwd`, that is its
     working directory. `results` of it are brought to the scheduler when it has ended. What `secret_variables` hold is
-    for the process alone. `origin` is the scheduler's word about the attempt, kept with it.
+    for the process alone. `origin` is the scheduler's word about the attempt, kept with it. It begins in
+    its `environment`, which is made of its files.
     """
 
     key: RankKey
@@ -49,6 +50,7 @@ class LaunchAttempt:
     results: tuple[str, ...] = ()
     secret_variables: frozenset[str] = frozenset()
     origin: str = ""
+    environment: JobEnvironment | None = None
 
     @property
     def has_files(self) -> bool:

@@ -23,6 +23,7 @@ TELLS_OF_SHARES = frozenset({"GPUFLEET_GPU_SHARE", "GPUFLEET_GPU_MEMORY_BYTES"})
 OF_THE_NODE = frozenset(
     {
         "GPUFLEET_FILES",
+        "GPUFLEET_ENVIRONMENT",
         "GPUFLEET_CPUS_PER_NODE",
         "GPUFLEET_END_TIME",
         "GPUFLEET_SCHEDULER",
@@ -53,7 +54,8 @@ class RankPlace:
     its memory; 0 for whole devices. Nothing keeps it within its share: it is told, so that it can do so itself. That
     goes for `cpus`, too: those that are held for it on this node, 0 for none.
     `way` is what it is told of the way to the scheduler, and `end_time_s` when its time limit ends it, in seconds since
-    1970 by this machine's clock; None without a limit. `files_folder` is where the files are that go with it, if any.
+    1970 by this machine's clock; None without a limit. `files_folder` is where the files are that go with it, if any,
+    and `environment` the environment that it begins in; `is_conda` says of which kind that is.
     """
 
     job_id: int
@@ -72,6 +74,8 @@ class RankPlace:
     way: Mapping[str, str] = field(default_factory=dict)
     end_time_s: int | None = None
     files_folder: str = ""
+    environment: str = ""
+    is_conda: bool = False
 
 
 _NOT_TAKEN = CHOOSES_DEVICES | TELLS_OF_SHARES | OF_THE_NODE
@@ -84,7 +88,21 @@ def environment_of(submitted: Mapping[str, str], account: Account, place: RankPl
     overwrote its devices would work on those of others. Rule: docs/rules/jobs.md 3.13.
     """
     wanted = {name: value for name, value in submitted.items() if name not in _NOT_TAKEN}
-    return {**_defaults(account), **wanted, **_fixed(place)}
+    variables = {**_defaults(account), **wanted, **_fixed(place)}
+    return (
+        {**variables, **activated(variables, place.environment, is_conda=place.is_conda)}
+        if place.environment
+        else variables
+    )
+
+
+def activated(variables: Mapping[str, str], folder: str, *, is_conda: bool) -> dict[str, str]:
+    """The variables that make an environment the one that is used: its programs are found first."""
+    return {
+        "GPUFLEET_ENVIRONMENT": folder,
+        "PATH": f"{folder}/bin:{variables.get('PATH', PATH_DEFAULT)}",
+        "CONDA_PREFIX" if is_conda else "VIRTUAL_ENV": folder,
+    }
 
 
 def _defaults(account: Account) -> dict[str, str]:

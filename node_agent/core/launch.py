@@ -26,6 +26,7 @@ class RefusalReason(StrEnum):
     FILES_UNAVAILABLE = "FILES_UNAVAILABLE"
     FILES_GONE = "FILES_GONE"
     FILES_CHANGED = "FILES_CHANGED"
+    SETUP_FAILED = "SETUP_FAILED"
     RLIMIT_TOO_HIGH = "RLIMIT_TOO_HIGH"
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
     FENCED = "FENCED"
@@ -55,6 +56,7 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.FILES_UNAVAILABLE,
         RefusalReason.FILES_GONE,
         RefusalReason.FILES_CHANGED,
+        RefusalReason.SETUP_FAILED,
         RefusalReason.RLIMIT_TOO_HIGH,
         RefusalReason.ARGV_TOO_LONG,
         RefusalReason.FENCED,
@@ -121,13 +123,33 @@ class InputFolder:
     content_bytes: int
 
 
+class EnvironmentTool(StrEnum):
+    """What makes the environment that a rank begins in."""
+
+    SETUP = "setup"
+    REQUIREMENTS = "requirements"
+    UV = "uv"
+    CONDA = "conda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnvironment:
+    """The environment that a rank begins in: its tool, and the line or the path among its files that says what is in
+    it, empty for uv. None: a tool that this version does not know.
+    """
+
+    tool: EnvironmentTool | None
+    what: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
     """Whose process it is, and what of its machine it has: all else is out of its reach.
 
     It has a process id namespace, a /tmp, a /dev and shared memory of its own, and of the nodes of devices those in
     `devices` beside the common ones. Its home is its own, too, unless it has one by `home`. `files` is the folder of
-    its files, shown to it at FILES_PATH; empty for none. The folders `hidden` are empty to it.
+    its files, shown to it at FILES_PATH; empty for none. `environment` is that of the environment that it begins in,
+    shown at ENVIRONMENT_PATH, for reading alone unless `makes_environment`. The folders `hidden` are empty to it.
     """
 
     uid: int
@@ -137,6 +159,8 @@ class Isolation:
     files: str = ""
     devices: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    environment: str = ""
+    makes_environment: bool = False
 
 
 SPACE_PATH = "/run/gpufleet"
@@ -144,6 +168,7 @@ SPACE_PATH = "/run/gpufleet"
 
 HOME_PATH = f"{SPACE_PATH}/home"
 FILES_PATH = f"{SPACE_PATH}/files"
+ENVIRONMENT_PATH = f"{SPACE_PATH}/environment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpufleet.v1 import node_pb2
@@ -34,6 +35,8 @@ RUNS_AS = {
     RANGE: node_pb2.RUNS_AS_RANGE,
     ACCOUNTS: node_pb2.RUNS_AS_ACCOUNTS,
 }
+BUILDER = "environments of all"
+"""Who makes what all users share has a uid of the range, by a name that no user can have."""
 PID_NAMESPACE, SUBREAPER = "pid namespace", "subreaper"
 """By what nothing outlives its job."""
 
@@ -89,7 +92,9 @@ class Isolating:
         """Know from the scheduler whose jobs alone the node takes; one of before knows nothing of that."""
         self._owner = user or self.chosen.owner
 
-    def of(self, user: str, devices: Iterable[Device], files_folder: str) -> tuple[Account, Isolation | None]:
+    def of(
+        self, user: str, devices: Iterable[Device], files_folder: str, environment: str = ""
+    ) -> tuple[Account, Isolation | None]:
         """The account of a job with these devices, and what its process has. Errors: AccountUnusable."""
         if self.chosen.users == OWNER and user != self._owner:
             whose = f"jobs of {self._owner} alone" if self._owner else "nobody's jobs until it knows whose it is"
@@ -105,8 +110,29 @@ class Isolating:
             files=files_folder,
             devices=nodes_of(devices),
             hidden=(str(self._folder),),
+            environment=environment,
         )
         return Account(name=user, home=home or HOME_PATH), isolation
+
+    def of_builder(self, user: str, files_folder: str, environment: str) -> tuple[Account, Isolation | None]:
+        """The account that makes an environment: the user's own, where it is that user's alone, else nobody's.
+
+        Errors: AccountUnusable.
+        """
+        if user or not self.is_on:
+            account, isolation = self.of(user or self._owner, (), files_folder, environment)
+        else:
+            uid, gid, groups, _ = self._of_range(BUILDER)
+            account = Account(name=BUILDER, home=HOME_PATH)
+            isolation = Isolation(
+                uid=uid,
+                gid=gid,
+                groups=groups,
+                files=files_folder,
+                hidden=(str(self._folder),),
+                environment=environment,
+            )
+        return account, None if isolation is None else replace(isolation, makes_environment=True)
 
     def _account(self, user: str) -> tuple[int, int, tuple[int, ...], str]:
         try:

@@ -6,6 +6,7 @@
     /dev/shm                its own
     /run/gpufleet/home      its own, in its space
     /run/gpufleet/files     the files that go with it
+    /run/gpufleet/environment   what it begins in, to be read
     the agent's folder …    empty
     control groups          to be read
 
@@ -19,7 +20,7 @@ import stat
 from pathlib import Path
 
 from ..control_groups.files import mounts_of
-from ..core.launch import FILES_PATH, HOME_PATH, SPACE_PATH, Isolation
+from ..core.launch import ENVIRONMENT_PATH, FILES_PATH, HOME_PATH, SPACE_PATH, Isolation
 from .linux import (
     CLONE_NEWIPC,
     CLONE_NEWNS,
@@ -101,6 +102,9 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
             _give_all(isolation.files, isolation)
             places[FILES_PATH] = source(isolation.files)
             Path(FILES_PATH).mkdir()
+        if isolation.environment:
+            places[ENVIRONMENT_PATH] = source(isolation.environment)
+            Path(ENVIRONMENT_PATH).mkdir()
         for path in isolation.devices:
             _give_node(devices_fd, path, isolation)
         for folder in isolation.hidden:
@@ -108,6 +112,9 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
                 _hide(folder, "mode=700,size=4k")
         for place, folder in places.items():
             mount(folder, place, flags=MS_BIND)
+        if isolation.environment:
+            read_only = 0 if isolation.makes_environment else MS_RDONLY
+            mount("", ENVIRONMENT_PATH, flags=MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | read_only)
 
 
 def remove_space(space: str) -> None:

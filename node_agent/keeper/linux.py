@@ -191,6 +191,16 @@ def give_up_privileges(uid: int, gid: int, groups: tuple[int, ...]) -> None:
         raise _last_error("capset")
 
 
+def sync_file_system(folder: Path) -> None:
+    """Have all that was written to the file system of a folder on its disk. OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            raise _last_error("syncfs")
+    finally:
+        os.close(fd)
+
+
 def _last_error(call: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{call}: {os.strerror(number)}")

@@ -11,7 +11,15 @@ from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, NodeCause, Stop
 
 from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, Attempt, EndedAttempt, Rank, RankExit
 from ..state.commands import Command, ForgetAttempt, KillAttempt
-from ..state.events import OutputDamaged, OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
+from ..state.events import (
+    OutputDamaged,
+    OutputSynced,
+    RankExited,
+    RankRefused,
+    RankStarted,
+    SetupReported,
+    SpoolFilled,
+)
 from ..state.gpu_choice import NEEDS_GPU_EXIT_CODE
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Finished, Job, Starting, Stopping, is_being_prepared, live_ranks, rank_keys
@@ -23,6 +31,7 @@ from ..state.records import (
     JobWarned,
     RankEnded,
     Record,
+    SetupStateChanged,
     SpoolStateChanged,
 )
 from ..state.specs import Outcome
@@ -395,6 +404,15 @@ def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) 
             return AttemptVoided(
                 at=event.at, job=job.id, number=number, node=event.node, reason=why, message=event.message
             )
+
+
+def on_setup_reported(state: State, event: SetupReported) -> Decision:
+    """Note for the story that a rank's environment is made, or there."""
+    if live_attempt(state, event.node, event.key) is None:
+        return NOTHING
+    return Decision(
+        records=(SetupStateChanged(at=event.at, key=event.key, is_ready=event.is_ready, message=event.message),)
+    )
 
 
 def on_spool_filled(state: State, event: SpoolFilled) -> Decision:

@@ -93,6 +93,8 @@ def decide(state: State, event: Event) -> Decision:
             return attempts.on_rank_refused(state, event)
         case events.OutputSynced():
             return attempts.on_output_synced(state, event)
+        case events.SetupReported():
+            return attempts.on_setup_reported(state, event)
         case events.SpoolFilled():
             return attempts.on_spool_filled(state, event)
         case events.OutputDamaged():

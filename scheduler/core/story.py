@@ -101,6 +101,9 @@ def sentence(record: Record) -> str:
             return f"Node {node} did not start attempt {job_id}/{number} ({why}); job {job_id} is placed again."
         case records.JobFinished():
             return _end_sentence(record)
+        case records.SetupStateChanged(key=key, is_ready=is_ready, message=message):
+            what = "is there" if is_ready else "is made on its node"
+            return f"The environment of {key} {what}{_because(message)}."
         case records.SpoolStateChanged(key=key, is_full=True, message=message):
             return f"The output of {key} waits for room on its node{_because(message)}."
         case records.SpoolStateChanged(key=key):
@@ -230,6 +233,8 @@ def tell(record: Record) -> str:
             return f"{name} {job_id}/{number} {reason}"
         case records.JobFinished(job=job_id):
             return f"{name} {job_id} {_end_text(record)}"
+        case records.SetupStateChanged(key=key, is_ready=is_ready):
+            return f"{name} {key} {'ready' if is_ready else 'making'}"
         case records.SpoolStateChanged(key=key, is_full=is_full):
             return f"{name} {key} {'full' if is_full else 'goes on'}"
         case records.SignalSent(job=job_id, signal=signal):

@@ -132,7 +132,7 @@ def apply(durable: Durable, record: Record) -> None:
         case records.JobWarned(job=job_id, warning=warning):
             job = durable.jobs[job_id]
             _put_job(durable, job, replace(job, warnings=(*job.warnings, warning), version=job.version + 1))
-        case records.SpoolStateChanged() | records.SignalSent() | records.JobEntered():
+        case records.SetupStateChanged() | records.SpoolStateChanged() | records.SignalSent() | records.JobEntered():
             pass
         case records.NodeRegistered(node=node):
             _put_node(durable, node)

@@ -208,6 +208,7 @@ BLAMES_THE_JOB = frozenset(
         "RLIMIT_TOO_HIGH",
         "SECRETS_UNAVAILABLE",
         "SECRET_NOT_FOUND",
+        "SETUP_FAILED",
     }
 )
 """Every node would refuse it: the job ends. That a command cannot be run is refused only while a gang is prepared; a

@@ -298,6 +298,14 @@ class OutputSynced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetupReported(RankReport):
+    """A node makes the environment of a rank, or has it. `message` is a sentence, with what was written last."""
+
+    is_ready: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolFilled(RankReport):
     """A rank's output waits for room on its node, or goes on."""
 
@@ -449,6 +457,7 @@ Event = (
     | RankExited
     | RankRefused
     | OutputSynced
+    | SetupReported
     | SpoolFilled
     | OutputDamaged
     | DrainRequested

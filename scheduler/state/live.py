@@ -97,7 +97,8 @@ class Live:
 
     `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ready` are
     the ranks of gangs that are prepared, each with the port that it found. `blocked` are ranks that are held in their
-    write, as their node has no room for more of their output, each with why. `reads_since` is when the scheduler began
+    write, as their node has no room for more of their output, each with why. `setting_up` are ranks whose environment
+    their node makes, each with what it makes. `reads_since` is when the scheduler began
     to read, or went on: nothing is late that could not be heard before. `ended` is how the jobs that ended lately did,
     the latest last; `runs` is how long a user's last success of a name and program took (`run_key`); `waits` is how
     true forecasts of starts were;
@@ -111,6 +112,7 @@ class Live:
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
     ready: dict[RankKey, int] = field(default_factory=dict)
     blocked: dict[RankKey, str] = field(default_factory=dict)
+    setting_up: dict[RankKey, str] = field(default_factory=dict)
     reads_since: Instant = Instant(0)
     ended: dict[JobId, Outcome] = field(default_factory=dict)
     runs: dict[RunKey, Span] = field(default_factory=dict)
@@ -129,7 +131,7 @@ class Live:
 
     def of_ranks(self) -> tuple[dict[RankKey, Any], ...]:
         """All that is known of ranks by their keys."""
-        return (self.exits, self.synced, self.ready, self.blocked)
+        return (self.exits, self.synced, self.ready, self.blocked, self.setting_up)
 
     def output_is_stored(self, key: RankKey, exit_: RankExit) -> bool:
         """Whether every byte that the rank wrote is synced to the store."""
@@ -182,6 +184,7 @@ def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> N
             if _is_being_prepared(durable, name, key):
                 live.ready[key] = port
         case events.RankStarted(node=name, key=key):
+            live.setting_up.pop(key, None)
             if key not in durable.hold(name).ranks and name in live.nodes:
                 live.nodes[name].lingering.add(key)
         case events.RankExited(node=name, key=key, exit=exit_):
@@ -189,11 +192,16 @@ def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> N
             if key in durable.hold(name).ranks:
                 _note_exit(live, key, exit_)
         case events.RankRefused(node=name, key=key):
+            live.setting_up.pop(key, None)
             _end_lingering(live, name, key)
             _leave_out(live, durable, limits, event)
         case events.SpoolFilled(node=name, key=key):
             if key in durable.hold(name).ranks:
                 _note_blocked(live, key, (event.message or "no room is left") if event.is_full else "")
+        case events.SetupReported(node=name, key=key):
+            live.setting_up.pop(key, None)
+            if key in durable.hold(name).ranks and not event.is_ready:
+                live.setting_up[key] = event.message
         case events.OutputSynced(key=key, ends=ends) if durable.live_rank(key) is not None:
             synced = live.synced.setdefault(key, {})
             for end in ends:
@@ -296,7 +304,7 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
             for key in [key for key in live.ready if key.job == job]:
                 del live.ready[key]
         case records.RankEnded(key=key, exit=exit_, at=at):
-            for ends in (live.exits, live.synced, live.blocked):
+            for ends in (live.exits, live.synced, live.blocked, live.setting_up):
                 ends.pop(key, None)
             attempt = durable.jobs[key.job].attempt
             if exit_.is_presumed and attempt is not None:

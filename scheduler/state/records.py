@@ -272,6 +272,14 @@ class JobFinished(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetupStateChanged(OfRank):
+    """A node makes the environment of a rank, or has it; kept for the story only."""
+
+    is_ready: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolStateChanged(OfRank):
     """A rank's output waits for room on its node, or goes on; kept for the story only."""
 
@@ -532,6 +540,7 @@ Record = (
     | AttemptVoided
     | WorkerDrained
     | JobFinished
+    | SetupStateChanged
     | SpoolStateChanged
     | SignalSent
     | JobEntered

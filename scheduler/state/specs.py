@@ -117,6 +117,26 @@ class InputFolder:
     content_bytes: int
 
 
+class EnvironmentTool(Enum):
+    """What makes the environment of a job: a line for the shell, pip, uv or conda."""
+
+    SETUP = "setup"
+    REQUIREMENTS = "requirements"
+    UV = "uv"
+    CONDA = "conda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnvironment:
+    """The Python environment that a job begins in. `what` is the line, or the path of the file that says what is in it.
+
+    It is empty for uv, which has names of its own for its files.
+    """
+
+    tool: EnvironmentTool
+    what: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a job needs; equal resources are one class of request.
@@ -251,6 +271,7 @@ class JobSpec(_ClassCache):
     secrets: tuple[tuple[str, SecretName], ...] = ()
     folder: InputFolder | None = None
     results: tuple[str, ...] = ()
+    environment: JobEnvironment | None = None
 
     @property
     def resources_asked(self) -> Resources:

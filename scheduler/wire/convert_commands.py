@@ -14,6 +14,7 @@ from .convert_jobs import share_proto
 from .gpu_choice import VARIABLES, variables_of
 from .input_files import input_files_proto
 from .input_folder import input_folder_proto
+from .job_environment import job_environment_proto
 from .limit_rules import limit_signal_proto
 from .output_file import output_path
 from .process_settings import process_settings_proto
@@ -86,6 +87,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         files=input_files_proto(spec.files, command.shared_root),
         folder=input_folder_proto(spec.folder),
         results=spec.results,
+        environment=job_environment_proto(spec.environment),
         secret_variables=[variable for variable, _ in spec.secrets],
     )
 

@@ -24,6 +24,7 @@ from .convert import duration, numbers_of, timestamp
 from .gpu_choice import MODES, gpu_choice_proto
 from .input_files import input_files_proto
 from .input_folder import input_folder_proto
+from .job_environment import job_environment_proto
 from .limit_rules import limit_signal_proto
 from .process_settings import process_settings_proto
 from .secret_fields import secrets_proto
@@ -91,6 +92,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         files=input_files_proto(spec.files),
         folder=input_folder_proto(spec.folder),
         results=spec.results or None,
+        environment=job_environment_proto(spec.environment),
         secrets=secrets_proto(spec.secrets),
         no_gpu_selection=resources.ignores_telemetry,
         node_count=resources.node_count,

@@ -24,6 +24,7 @@ from .convert_jobs import CONDITIONS
 from .gpu_choice import gpu_choice_of
 from .input_files import input_files_of
 from .input_folder import input_folder_of
+from .job_environment import job_environment_of
 from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
@@ -181,6 +182,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             files=files,
             folder=folder,
             results=results,
+            environment=job_environment_of(spec, path),
             secrets=secrets_of(spec, path),
         ),
         band=band,

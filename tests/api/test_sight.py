@@ -9,6 +9,7 @@ import pytest
 from gpufleet.v1 import capacity_pb2, files_pb2, job_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
+from scheduler.api.jobs.shown import _hide_setup
 from scheduler.api.sight import HIDDEN, PRIVATE, SECRET, Sight
 from scheduler.state.ids import UserName
 from tests.api.calls import METHODS
@@ -164,6 +165,7 @@ def test_nothing_is_left_of_what_is_hidden_and_its_name_is_told(is_shared: bool,
     spec.files.add(path=HIDDEN_VALUE)
     spec.folder.digest = HIDDEN_VALUE
     spec.results.append(HIDDEN_VALUE)
+    spec.environment.setup = HIDDEN_VALUE
     spec.secrets["TOKEN"] = HIDDEN_VALUE
     empty = set(hidden) - {field.name for field, _ in spec.ListFields()}
     assert not empty, "fill them in above"
@@ -171,3 +173,13 @@ def test_nothing_is_left_of_what_is_hidden_and_its_name_is_told(is_shared: bool,
     assert sorted(spec.hidden_fields) == sorted(hidden)
     shown = {field.name for field, value in spec.ListFields() if HIDDEN_VALUE in str(value)}
     assert shown == {*SECRET, *PRIVATE} - set(hidden)
+
+
+def test_what_a_setup_wrote_is_for_who_reads_output() -> None:
+    job = job_pb2.Job(exit_reason="SETUP_FAILED", exit_message=HIDDEN_VALUE)
+    job.attempts.add(exit_reason="SETUP_FAILED", exit_message=HIDDEN_VALUE).ranks.add(
+        exit_reason="SETUP_FAILED", exit_message=HIDDEN_VALUE
+    )
+    _hide_setup(job)
+    assert HIDDEN_VALUE not in str(job)
+    assert job.exit_message == "its environment could not be made"

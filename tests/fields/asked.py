@@ -69,6 +69,9 @@ VALUES: Values = {
     "folder.size_bytes": 90,
     "folder.entry_count": 3,
     "folder.content_bytes": 70,
+    "environment.setup": "uv sync",
+    "environment.requirements": "requirements.txt",
+    "environment.conda": "environment.yml",
     "files.shared_root": ROOT,
     "files.shared_path": "team/train.csv",
     "process.rlimits.name": "CORE",
@@ -122,6 +125,7 @@ NEEDS: Needs = {
     "folder.size_bytes": UPLOADED,
     "folder.entry_count": UPLOADED,
     "folder.content_bytes": UPLOADED,
+    **{f"environment.{tool}": UPLOADED for tool in ("setup", "requirements", "uv", "conda")},
     "process.rlimits.name": RLIMIT,
     "process.rlimits.soft": RLIMIT,
     "process.rlimits.hard": RLIMIT,
@@ -166,6 +170,9 @@ TYPED: dict[str, Any] = {
     "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv//{ROOT}/team/train.csv"],
     "download": ["out/**"],
     "upload": f"sha256:{'ef' * 32}:90:3:70",
+    "setup": "uv sync",
+    "requirements": "requirements.txt",
+    "conda": "environment.yml",
 }
 """Where not anything will do: what each option is given."""
 
@@ -177,6 +184,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "gpu_mode": {"gpus": 2},
     "cpu_command": {"gpus": 2, "gpu_mode": "preferred"},
     "max_fails": {"array": "1-9"},
+    **{tool: {"upload": f"sha256:{'12' * 32}:80:2:60"} for tool in ("setup", "requirements", "uv", "conda")},
 }
 """What an option needs beside it."""
 

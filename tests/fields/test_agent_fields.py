@@ -164,6 +164,7 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         "results": "the agent brings them itself",
         "secret_variables": "what the agent itself keeps out of what it writes down",
         **dict.fromkeys(tuple(f"files.{each.name}" for each in fields(InputFile)), "the agent lays them out itself"),
+        **dict.fromkeys(("environment?", "environment.tool", "environment.what"), "the agent has it made itself"),
         **dict.fromkeys(
             ("folder?", *(f"folder.{each.name}" for each in fields(InputFolder))), "the agent lays it out itself"
         ),
@@ -267,7 +268,7 @@ def needs_of(path: str) -> dict[str, Any]:
             needs |= {f"{holder}{part}": number for part, number in KEY.items()}
             if f"{holder}output_ends." in path:
                 needs |= {f"{holder}output_ends.stream": job_pb2.STREAM_STDOUT}
-    for holder in ("attempt_started.", "launch_refused.", "spool_state.", "rank_ready."):
+    for holder in ("attempt_started.", "launch_refused.", "spool_state.", "setup_state.", "rank_ready."):
         if path.startswith(holder):
             needs |= {f"{holder}{part}": number for part, number in KEY.items()}
     if ".usage.devices.series." in path:

@@ -53,6 +53,7 @@ ADDED = {
     "array_counts.*": "added by show_items",
     "array_index": "added with its array",
     "has_stats": "added by who shows one job",
+    "setting_up": "added by who shows one job",
     "output_blocked": "added by who shows one job",
 }
 """Fields of a job's message that are not set by its conversion, and why."""

@@ -81,6 +81,7 @@ class Bench:
             Silent(),  # type: ignore[arg-type]
             JobFiles("n1", 1, Path("/nowhere"), lambda: 0),
             Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere")),
+            Silent(),  # type: ignore[arg-type]
             report=self._report,
             carried_out=self.done.append,
             traces=OFF,

@@ -710,6 +710,44 @@ class InputFolder(_message.Message):
 Global___InputFolder: _TypeAlias = InputFolder  # noqa: Y015
 
 @_typing.final
+class JobEnvironment(_message.Message):
+    """JobEnvironment says how the Python environment of a job is made of the files that go with it. Its node makes it once for
+    the same content and keeps it; the job begins in it. Exactly one of the fields is set.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETUP_FIELD_NUMBER: _builtins.int
+    REQUIREMENTS_FIELD_NUMBER: _builtins.int
+    UV_FIELD_NUMBER: _builtins.int
+    CONDA_FIELD_NUMBER: _builtins.int
+    setup: _builtins.str
+    """A line for /bin/sh, run in a copy of the folder with the environment active: "uv sync", "pip install -r dev.txt". What
+    it puts into the environment is kept, the copy is not. 4,096 bytes at most, without NUL.
+    """
+    requirements: _builtins.str
+    """Path of a requirements file for pip, in the folder of its files."""
+    uv: _builtins.bool
+    """Whether uv makes it of pyproject.toml and uv.lock in the folder of its files."""
+    conda: _builtins.str
+    """Path of an environment file for conda, in the folder of its files."""
+    def __init__(
+        self,
+        *,
+        setup: _builtins.str = ...,
+        requirements: _builtins.str = ...,
+        uv: _builtins.bool = ...,
+        conda: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conda", b"conda", "requirements", b"requirements", "setup", b"setup", "uv", b"uv"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobEnvironment: _TypeAlias = JobEnvironment  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """JobSpec is all that a user asks for."""
 
@@ -843,6 +881,7 @@ class JobSpec(_message.Message):
     SECRETS_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -1021,6 +1060,10 @@ class JobSpec(_message.Message):
         "*.pt"; 100 lines of 1,024 bytes at most. A job has such a folder then, whether files go with it or not.
         """
 
+    @_builtins.property
+    def environment(self) -> Global___JobEnvironment:
+        """The Python environment that it begins in; absent for none. Files must go with the job."""
+
     def __init__(
         self,
         *,
@@ -1072,10 +1115,11 @@ class JobSpec(_message.Message):
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         folder: Global___InputFolder | None = ...,
         results: _abc.Iterable[_builtins.str] | None = ...,
+        environment: Global___JobEnvironment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "environment", b"environment", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1603,6 +1647,7 @@ class Job(_message.Message):
     MODEL_REVISION_FIELD_NUMBER: _builtins.int
     REPLACES_JOB_ID_FIELD_NUMBER: _builtins.int
     GPU_CHOICE_FIELD_NUMBER: _builtins.int
+    SETTING_UP_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1644,6 +1689,8 @@ class Job(_message.Message):
     """Of a worker: the revision of its model that it was started with; 0 for a job that is none."""
     replaces_job_id: _builtins.int
     """Of a worker: the job of the one whose place it takes once it is ready; 0 for none."""
+    setting_up: _builtins.str
+    """Why it does not run yet though it has its place, one sentence for people: a node makes its environment. Empty else."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What was asked for, with every default filled in."""
@@ -1740,10 +1787,11 @@ class Job(_message.Message):
         model_revision: _builtins.int = ...,
         replaces_job_id: _builtins.int = ...,
         gpu_choice: Global___GpuChoice | None = ...,
+        setting_up: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

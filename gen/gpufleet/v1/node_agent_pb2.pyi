@@ -99,6 +99,30 @@ ATTEMPT_PHASE_REFUSED: AttemptPhase.ValueType  # 4
 """It was refused and never started; `exited` holds the reason and the message, and nothing else."""
 Global___AttemptPhase: _TypeAlias = AttemptPhase  # noqa: Y015
 
+class _SetupPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SetupPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SetupPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SETUP_PHASE_UNSPECIFIED: _SetupPhase.ValueType  # 0
+    """Never sent."""
+    SETUP_PHASE_MAKING: _SetupPhase.ValueType  # 1
+    """It is made, or another job's launch that makes the same one is waited for."""
+    SETUP_PHASE_READY: _SetupPhase.ValueType  # 2
+    """It is there."""
+
+class SetupPhase(_SetupPhase, metaclass=_SetupPhaseEnumTypeWrapper):
+    """SetupPhase is how far the environment of a rank is."""
+
+SETUP_PHASE_UNSPECIFIED: SetupPhase.ValueType  # 0
+"""Never sent."""
+SETUP_PHASE_MAKING: SetupPhase.ValueType  # 1
+"""It is made, or another job's launch that makes the same one is waited for."""
+SETUP_PHASE_READY: SetupPhase.ValueType  # 2
+"""It is there."""
+Global___SetupPhase: _TypeAlias = SetupPhase  # noqa: Y015
+
 @_typing.final
 class RegisterRequest(_message.Message):
     """RegisterRequest announces a node."""
@@ -818,6 +842,38 @@ class SpoolState(_message.Message):
 Global___SpoolState: _TypeAlias = SpoolState  # noqa: Y015
 
 @_typing.final
+class SetupState(_message.Message):
+    """SetupState says how far the environment of a rank is. One that cannot be made is told by LaunchRefused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    phase: Global___SetupPhase.ValueType
+    """How far it is."""
+    message: _builtins.str
+    """One sentence for people, with the last lines of what was written where something was made; 4,096 characters at most."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        phase: Global___SetupPhase.ValueType = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message", b"message", "phase", b"phase"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetupState: _TypeAlias = SetupState  # noqa: Y015
+
+@_typing.final
 class FilesChecked(_message.Message):
     """FilesChecked answers CheckFilesOnNode."""
 
@@ -918,6 +974,7 @@ class HeartbeatRequest(_message.Message):
     SPOOL_STATE_FIELD_NUMBER: _builtins.int
     PROGRAM_LOG_FIELD_NUMBER: _builtins.int
     FILES_CHECKED_FIELD_NUMBER: _builtins.int
+    SETUP_STATE_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name; the same in every message of a stream."""
@@ -964,6 +1021,10 @@ class HeartbeatRequest(_message.Message):
         """Whether files can be read in the shared folder."""
 
     @_builtins.property
+    def setup_state(self) -> Global___SetupState:
+        """How far a rank's environment is."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatRequest]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -983,13 +1044,14 @@ class HeartbeatRequest(_message.Message):
         spool_state: Global___SpoolState | None = ...,
         program_log: Global___ProgramLogChunk | None = ...,
         files_checked: Global___FilesChecked | None = ...,
+        setup_state: Global___SetupState | None = ...,
         more: _abc.Iterable[Global___HeartbeatRequest] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "inventory", b"inventory", "launch_refused", b"launch_refused", "program_log", b"program_log", "rank_ready", b"rank_ready", "spool_state", b"spool_state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "inventory", b"inventory", "launch_refused", b"launch_refused", "program_log", b"program_log", "rank_ready", b"rank_ready", "setup_state", b"setup_state", "spool_state", b"spool_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "more", b"more", "node", b"node", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "spool_state", b"spool_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "more", b"more", "node", b"node", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "setup_state", b"setup_state", "spool_state", b"spool_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["inventory", "beat", "attempt_started", "attempt_exited", "launch_refused", "rank_ready", "spool_state", "program_log", "files_checked"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["inventory", "beat", "attempt_started", "attempt_exited", "launch_refused", "rank_ready", "spool_state", "program_log", "files_checked", "setup_state"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -1054,6 +1116,7 @@ class Launch(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     SECRET_VARIABLES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
@@ -1160,6 +1223,10 @@ class Launch(_message.Message):
         what is told of the attempt by a command is told without them.
         """
 
+    @_builtins.property
+    def environment(self) -> _job_pb2.JobEnvironment:
+        """The environment that it begins in, made of its files; absent for none."""
+
     def __init__(
         self,
         *,
@@ -1192,10 +1259,11 @@ class Launch(_message.Message):
         results: _abc.Iterable[_builtins.str] | None = ...,
         secret_variables: _abc.Iterable[_builtins.str] | None = ...,
         origin: _builtins.str = ...,
+        environment: _job_pb2.JobEnvironment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError, Reason, invalid
+
+from ..submitting.project_file import FILE as PROJECT_FILE
+from ..submitting.project_file import ignored_lines
 
 OWN_FILE = ".gpufleetignore"
 GIT_FILE = ".gitignore"
@@ -61,6 +64,9 @@ class IgnoreRules:
         """The rules in this folder, whose path is `path`; `names` are what is in it."""
         base = self.prefix + (f"{path}/" if path else "")
         own = _level(folder / OWN_FILE, base) if OWN_FILE in names else None
+        if not path and PROJECT_FILE in names:
+            project = _Level(base, _spec_of(folder / PROJECT_FILE, ignored_lines(folder / PROJECT_FILE)))
+            return IgnoreRules(self.prefix, (project, *self.own)).inside(folder, path, names - {PROJECT_FILE})
         git = _level(folder / GIT_FILE, base) if GIT_FILE in names else None
         if own is None and git is None:
             return self
@@ -101,6 +107,14 @@ def rules_above(folder: Path) -> IgnoreRules:
     if any(level.verdict(prefix) for level in gits):
         gits = ()  # somebody named a folder that is not in git: then it is meant
     return IgnoreRules(prefix, (), gits)
+
+
+def _spec_of(file: Path, lines: list[str]) -> GitIgnoreSpec:
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as problem:
+        step = "Write its lines as in a .gitignore."
+        raise invalid(str(file), f"ignore holds a line that is no pattern: {problem}", next_step=step) from None
 
 
 def _level(file: Path, base: str) -> _Level:

@@ -320,6 +320,36 @@ class JobOptions:
         ),
         Sets("results", OptionKind.LINES),
     ] = None
+    requirements: Annotated[
+        str | None,
+        process(
+            "--requirements",
+            metavar="FILE",
+            help="A requirements file of its folder: the job begins in a Python environment that has them, by pip. A "
+            "node makes it once for the same file.",
+        ),
+        Sets("environment.requirements", OptionKind.TEXT, hint="Name a file of the folder, such as requirements.txt."),
+    ] = None
+    uv: Annotated[
+        bool,
+        process("--uv", help="The same by uv, of pyproject.toml and uv.lock in its folder."),
+        Sets("environment.uv", OptionKind.FLAG),
+    ] = False
+    conda: Annotated[
+        str | None,
+        process("--conda", metavar="FILE", help="The same by conda, of an environment file of its folder."),
+        Sets("environment.conda", OptionKind.TEXT, hint="Name a file of the folder, such as environment.yml."),
+    ] = None
+    setup: Annotated[
+        str | None,
+        process(
+            "--setup",
+            metavar="LINE",
+            help="The same by a line for the shell, in a copy of its folder: 'uv sync'. Yours alone, and made anew "
+            "when anything in the folder changes.",
+        ),
+        Sets("environment.setup", OptionKind.TEXT, hint="Write it as 'uv sync', or leave it out."),
+    ] = None
     output_file: Annotated[
         str | None,
         process(

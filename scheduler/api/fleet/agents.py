@@ -58,6 +58,9 @@ from .results import store_results
 
 log = logging.getLogger(__name__)
 
+SETUP_CHARS_MAX = 4_096
+"""What a node says of an environment is kept up to here."""
+
 PROTOCOL_VERSION = 1
 COMMAND_VALID_SECONDS = 30
 INVENTORY_WAIT_SECONDS = 30.0
@@ -296,6 +299,11 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 spool = request.spool_state
                 key = rank_key(spool.key)
                 report(events.SpoolFilled(at=now, node=node, key=key, is_full=spool.is_full, message=spool.message))
+            case "setup_state":
+                told = request.setup_state
+                is_ready = told.phase == node_agent_pb2.SETUP_PHASE_READY
+                text = told.message[:SETUP_CHARS_MAX]
+                report(events.SetupReported(at=now, node=node, key=rank_key(told.key), is_ready=is_ready, message=text))
             case "program_log":
                 waiting = connection.logs.get(request.program_log.request)
                 if waiting is not None and not waiting.full():

@@ -11,6 +11,8 @@ from ...wire.convert_jobs import job_proto
 from ..sight import Sight
 from .arrays import show_items
 
+SETUP_FAILED = "SETUP_FAILED"
+
 
 def shown_job(
     job: Job, view: State, output_error: str, sight: Sight, *, position: int = 0, omit_env: bool = False
@@ -24,6 +26,9 @@ def shown_job(
     show_items(message, view.durable, job)
     message.has_stats = has_stats(job, view.live)
     message.output_blocked = output_blocked(job, view, output_error)
+    message.setting_up = setting_up(job, view) if sight.reads(job.user) else ""
+    if not sight.reads(job.user):
+        _hide_setup(message)
     return message
 
 
@@ -41,6 +46,23 @@ def has_stats(job: Job, live: Live) -> bool:
 
 def _is_read(rank: Rank) -> bool:
     return rank.exit is not None and rank.exit.use is not None and rank.exit.use.sample_count > 0
+
+
+def _hide_setup(message: job_pb2.Job) -> None:
+    """Take out what was written where an environment could not be made: that is output."""
+    ended: list[job_pb2.Job | job_pb2.Attempt | job_pb2.PlacedRank] = [message, *message.attempts]
+    ended += [rank for attempt in message.attempts for rank in attempt.ranks]
+    for each in ended:
+        if each.exit_reason == SETUP_FAILED:
+            each.exit_message = "its environment could not be made"
+
+
+def setting_up(job: Job, view: State) -> str:
+    """What a node makes for it before it runs, one sentence; empty where none does."""
+    if job.attempt is None or not isinstance(job.state, Starting):
+        return ""
+    made = (view.live.setting_up.get(key, "") for key, _ in keyed_ranks(job, job.attempt))
+    return next(filter(None, made), "")
 
 
 def output_blocked(job: Job, view: State, output_error: str) -> str:

@@ -94,6 +94,7 @@ class JobFollower:
                 is_news = now.state != shown.state or now.attempt_count != shown.attempt_count
                 # Where it runs is told before what it writes there, also of one that has ended meanwhile.
                 is_news = is_news or now.warnings != shown.warnings or now.output_blocked != shown.output_blocked
+                is_news = is_news or now.setting_up != shown.setting_up
                 if is_news and (not has_ended or not shown.attempts):
                     yield Response(job=now)
                 shown = now

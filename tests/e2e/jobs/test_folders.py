@@ -18,9 +18,9 @@ from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
 LISTED = "find . -type d -empty -print -o -type f -printf '%p %m %s\\n' -o -type l -printf '%p -> %l\\n' | sort"
 
 
-async def gpuctl(fleet: Fleet, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a command prints that an admin types in a folder."""
-    known = {"GPUCTL_SCHEDULER": fleet.scheduler.address, "GPUCTL_TOKEN": fleet.scheduler.token("admin")}
+async def gpuctl(fleet: Fleet, folder: Path, *arguments: str, token: str = "") -> subprocess.CompletedProcess[str]:
+    """What a command prints that somebody types in a folder; an admin, unless a token is given."""
+    known = {"GPUCTL_SCHEDULER": fleet.scheduler.address, "GPUCTL_TOKEN": token or fleet.scheduler.token("admin")}
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(

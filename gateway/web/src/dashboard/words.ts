@@ -186,6 +186,11 @@ export function sentence(text: string): string {
   return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
 }
 
+/** What a node makes for a job before it runs, as a sentence; empty where none does. */
+export function setupWords(job: Job): string {
+  return job.setting_up ? sentence(`its environment is being made: ${job.setting_up}`) : "";
+}
+
 /** Why what a job writes gets no further, as a sentence; empty while it goes on. */
 export function blockedWords(job: Job): string {
   return job.output_blocked ? sentence(`its output is blocked: ${job.output_blocked}`) : "";

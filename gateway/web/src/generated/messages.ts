@@ -391,6 +391,24 @@ export interface InputFolder {
   readonly content_bytes: Int64;
 }
 
+/**
+ * JobEnvironment says how the Python environment of a job is made of the files that go with it. Its node makes it once
+ * for the same content and keeps it; the job begins in it. Exactly one of the fields is set.
+ */
+export interface JobEnvironment {
+  /**
+   * A line for /bin/sh, run in a copy of the folder with the environment active: "uv sync", "pip install -r dev.txt".
+   * What it puts into the environment is kept, the copy is not. 4,096 bytes at most, without NUL.
+   */
+  readonly setup: string;
+  /** Path of a requirements file for pip, in the folder of its files. */
+  readonly requirements: string;
+  /** Whether uv makes it of pyproject.toml and uv.lock in the folder of its files. */
+  readonly uv: boolean;
+  /** Path of an environment file for conda, in the folder of its files. */
+  readonly conda: string;
+}
+
 /** JobSpec is all that a user asks for. */
 export interface JobSpec {
   /** The program and its arguments; at least one, and 2 MB in all at most. */
@@ -543,6 +561,8 @@ export interface JobSpec {
    * "out/**", "*.pt"; 100 lines of 1,024 bytes at most. A job has such a folder then, whether files go with it or not.
    */
   readonly results: readonly string[];
+  /** The Python environment that it begins in; absent for none. Files must go with the job. */
+  readonly environment?: JobEnvironment;
 }
 
 /** ExitStatus is how a process ended. */
@@ -805,6 +825,10 @@ export interface Job {
   readonly replaces_job_id: Int64;
   /** How it takes GPUs; absent where it simply requires those that it asks for. */
   readonly gpu_choice?: GpuChoice;
+  /**
+   * Why it does not run yet though it has its place, one sentence for people: a node makes its environment. Empty else.
+   */
+  readonly setting_up: string;
 }
 
 /** StoryLine is one thing that happened to a job. */

@@ -5,7 +5,7 @@ import type { Attempt, Job } from "../../generated/messages.ts";
 import { askActions, hasActions } from "../actions.ts";
 import { addressOf } from "../router.ts";
 import { seconds, time, whole } from "../values.ts";
-import { blockedWords, hasEnded, isWaiting, sentence, toneOf, word } from "../words.ts";
+import { blockedWords, hasEnded, isWaiting, sentence, setupWords, toneOf, word } from "../words.ts";
 import { Facts, jobLink, nodeLink, type Content } from "./parts.ts";
 import { atLimitWords, clockWords, commandWords, endWords, gpuChoiceWords, lasted, listed, processWords, requestWords, size } from "./words.ts";
 
@@ -48,11 +48,13 @@ export class Head {
   private warn(job: Job, now: number): void {
     const { warnings } = job;
     const blocked = blockedWords(job);
-    const told = JSON.stringify([blocked, warnings]);
+    const setup = setupWords(job);
+    const told = JSON.stringify([setup, blocked, warnings]);
     if (this.warnings.dataset["told"] === told) return;
     this.warnings.dataset["told"] = told;
-    show(this.warnings, blocked !== "" || warnings.length > 0);
+    show(this.warnings, setup !== "" || blocked !== "" || warnings.length > 0);
     const first = blocked === "" ? [] : [h("li", { "data-kind": "OUTPUT_BLOCKED" }, blocked)];
+    if (setup !== "") first.unshift(h("li", { "data-kind": "SETTING_UP" }, setup));
     this.warnings.replaceChildren(...first, ...warnings.map(({ kind, sentence, time: at }) => {
       const noticed = time(at);
       return h("li", { "data-kind": kind }, sentence, ...(noticed === undefined ? [] : [" ", h("span", { class: "hint" }, clockWords(noticed, now))]));

@@ -6,7 +6,7 @@ import { askActions, hasActions } from "../actions.ts";
 import { addressOf } from "../router.ts";
 import { part, say, type Column } from "../rows.ts";
 import { now } from "../time.ts";
-import { ABSENT, between, blockedWords, clock, gpusAsked, itemsInWords, lasting, likely, placeOf, secondsOf, sentence, toneOf, word } from "../words.ts";
+import { ABSENT, between, blockedWords, clock, gpusAsked, itemsInWords, lasting, likely, placeOf, secondsOf, sentence, setupWords, toneOf, word } from "../words.ts";
 
 /** The job's number and name, which lead to its page. */
 export const NAME: Column<Job> = {
@@ -44,6 +44,7 @@ const WHERE: Column<Job> = {
     const attempt = job.attempts.at(-1);
     const place = job.array_counts === undefined ? placeOf(attempt) : itemsInWords(job.array_counts);
     say(cell, "place", place || ABSENT);
+    say(cell, "setup", setupWords(job), "of");
     say(cell, "blocked", blockedWords(job), "warned");
     say(cell, "unreachable", attempt?.is_unreachable === true ? "its node is not heard" : "", "warned");
     say(cell, "warning", sentence(job.warnings.at(-1)?.sentence ?? ""), "warned");

@@ -132,6 +132,7 @@ export function keptOf(spec: JobSpec): string[] {
     cpu_argv: "what runs without a GPU",
     files: "the files that go with it",
     folder: "the folder that goes with it",
+    environment: "the environment that it begins in",
     results: "the files that it is to leave",
     secrets: "the secrets that it gets",
   };
