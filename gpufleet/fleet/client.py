@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import grpc
 import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
-from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.net.channel import Metadata, connect
+from gpufleet.v1 import scheduler_pb2
 
 from .settings import Settings
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from gpufleet.v1 import job_pb2, scheduler_pb2
-
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from .client import Client, all_pages
 from .reading import wrong

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grpc
-from gpufleet.v1 import files_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError, invalid
 from gpufleet.jobs.files import trouble_with_path
+from gpufleet.v1 import files_pb2, scheduler_pb2
 
 from .client import Client, translated
 

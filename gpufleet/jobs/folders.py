@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from google.protobuf.message import DecodeError
+
 from gpufleet.v1 import files_pb2
 
 from .files import PATH_BYTES_MAX, trouble_with_path

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.channel import Target, connect_async
 from gpufleet.net.status import from_rpc_error
 from gpufleet.security.tokens import hash_token, make_token, read_token_file, write_token_file
+from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpufleet.v1 import node_pb2
-
 from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Labels
+from gpufleet.v1 import node_pb2
 
 GPU: dict[str, str | int] = {"hw.type": "gpu"}
 

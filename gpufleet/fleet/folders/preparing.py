@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpufleet.v1 import job_pb2
-
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.cutting import plans_of
 from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, ManifestError, manifest_of
+from gpufleet.v1 import job_pb2
 
 from . import known_chunks
 from .known_chunks import Plan

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-from gpufleet.v1 import files_pb2
 
 from gpufleet.errors import Reason, UnavailableError
 from gpufleet.jobs.files import PIECE_BYTES_MAX
 from gpufleet.text.units import counted, format_size
+from gpufleet.v1 import files_pb2
 
 from ..client import Client, connected, translated
 from ..notices import Notices

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from gpufleet.v1 import job_pb2, scheduler_pb2
-
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from ..async_client import AsyncClient
 from ..outcome import has_ended

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.text.cleaning import clean
+from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from ..async_client import AsyncClient
 from ..outcome import has_ended

@@ -13,11 +13,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpufleet.v1 import job_pb2 as pb
-
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import FILES_MAX, clash_among, is_digest, trouble_with_path
 from gpufleet.jobs.shared_root import is_root_id
+from gpufleet.v1 import job_pb2 as pb
 
 OPTION = "--file"
 UPLOADED = "sha256:"

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpufleet.v1 import job_pb2 as pb
-
 from gpufleet.errors import invalid
 from gpufleet.jobs.files import is_digest
+from gpufleet.v1 import job_pb2 as pb
 
 from ..settings import Settings
 from .input_files import SIZE_DIGITS_MAX, UPLOADED

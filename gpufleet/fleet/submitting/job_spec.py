@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePosixPath
 
-from gpufleet.v1 import job_pb2 as pb
-
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.names import name_of_command
 from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 from gpufleet.telemetry.traceparent import inherited_traceparent
 from gpufleet.text.units import exact_size, parse_size
+from gpufleet.v1 import job_pb2 as pb
 
 from ..reading import read
 from .job_options import JobOption, JobOptions, OptionKind, option_table

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from google.protobuf.message import Message
-from gpufleet.v1 import job_pb2 as pb
 
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.jobs.runs import RLIMITS, SIGNAL_MAX, UNLIMITED
 from gpufleet.text.spelling import did_you_mean
 from gpufleet.text.units import exact_duration, exact_size, parse_duration, parse_size
+from gpufleet.v1 import job_pb2 as pb
 
 from ..reading import check_known, names, pairs, read
 from .input_files import input_file_text, input_files

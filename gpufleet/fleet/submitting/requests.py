@@ -10,9 +10,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpufleet.v1 import scheduler_pb2
-
 from gpufleet.errors import FieldViolation, GpufleetError, Reason
+from gpufleet.v1 import scheduler_pb2
 
 from ..client import OUTCOME_OPEN
 from .job_options import JobOptions, option_of_field

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpufleet.v1 import files_pb2, job_pb2
-
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.files import trouble_with_path
 from gpufleet.jobs.shared_root import PATHS_MAX, RootUnusable, id_of, new_probe, write_new
 from gpufleet.text.cleaning import clean
 from gpufleet.text.units import counted
+from gpufleet.v1 import files_pb2, job_pb2
 
 from ..client import connected
 from ..notices import Notices

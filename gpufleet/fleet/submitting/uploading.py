@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
-from gpufleet.v1 import files_pb2, job_pb2
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.jobs.files import PIECE_BYTES_MAX
 from gpufleet.text.units import counted, format_size
+from gpufleet.v1 import files_pb2, job_pb2
 
 from ..client import Client, connected, translated
 from ..notices import Notices

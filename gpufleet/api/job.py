@@ -1,0 +1,321 @@
+"""A job, for programs on asyncio: what is known of it, its output, its end, and what it left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal as signals
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.async_client import AsyncClient
+from gpufleet.fleet.client import connected
+from gpufleet.fleet.exit_codes import OWN_FAILURE
+from gpufleet.fleet.following.core import TimeOuts
+from gpufleet.fleet.following.job_updates import Ends
+from gpufleet.fleet.following.output import OutputFeed, OutputRequest
+from gpufleet.fleet.following.shell import FollowingEnd, follow
+from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
+from gpufleet.fleet.results import bring
+from gpufleet.fleet.settings import Settings
+from gpufleet.jobs.runs import SIGNAL_MAX
+from gpufleet.text.spelling import did_you_mean
+from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
+
+from .failures import JobFailed
+from .output_lines import LINES_READ_AHEAD, Lines, PacedFeed
+
+log = logging.getLogger(__name__)
+
+STORED_SECONDS_MAX = 300.0
+"""How long what an ended job left is waited for."""
+ASKED_AGAIN_SECONDS_MIN = 0.02
+ASKED_AGAIN_SECONDS_MAX = 0.5
+
+STREAMS = {"stdout": job_pb2.STREAM_STDOUT, "stderr": job_pb2.STREAM_STDERR}
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A file that a job left: where it lies in the job's folder, and its size."""
+
+    path: str
+    size_bytes: int
+    is_executable: bool
+    rank: int
+    attempt: int
+
+
+class JobView:
+    """What is known of a job, as it was last heard of."""
+
+    def __init__(self, record: job_pb2.Job) -> None:
+        self.record = record
+        """All of it, as the contract has it (gpufleet.v1.job_pb2.Job)."""
+
+    @property
+    def id(self) -> int:
+        """Its id, from 1."""
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.record.spec.name
+
+    @property
+    def state(self) -> str:
+        """`queued`, `held`, `starting`, `running`, `stopping`, `succeeded`, `failed`, `cancelled` or `timed_out`."""
+        return job_pb2.JobState.Name(self.record.state).removeprefix("JOB_STATE_").lower()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its state is final."""
+        return has_ended(self.record)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None before its end; then its own, 128 + n for a signal, 124 for a time limit, 125 without a code."""
+        return exit_code_of(self.record) if self.has_ended else None
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes of its newest attempt, by rank; empty before the first."""
+        attempts = self.record.attempts
+        return [rank.node for rank in attempts[-1].ranks] if attempts else []
+
+    @property
+    def why_it_waits(self) -> str:
+        """A sentence; empty once it runs."""
+        return self.record.wait_reason.sentence
+
+    @property
+    def end(self) -> str:
+        """How it ended, as a sentence: `job 12 failed with exit code 3 (EXITED)`; of one that goes on that it does."""
+        return end_in_words(self.record)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.name!r} {self.state}>"
+
+    def failed(self) -> JobFailed:
+        """The error that says how it ended."""
+        return JobFailed(
+            self.id, self.exit_code or OWN_FAILURE, self.end, f"See its output with: gpuctl logs {self.id}"
+        )
+
+
+class HasJobs(Protocol):
+    """The fleet that a job is of."""
+
+    settings: Settings
+
+    @property
+    def client(self) -> AsyncClient: ...
+
+    async def job(self, which: int | str) -> AsyncJob: ...
+
+
+class AsyncJob(JobView):
+    """A job of an `AsyncFleet`. Each call may raise GpufleetError."""
+
+    def __init__(self, fleet: HasJobs, record: job_pb2.Job) -> None:
+        super().__init__(record)
+        self._fleet = fleet
+
+    async def refresh(self) -> AsyncJob:
+        """Ask what is known of it now."""
+        client = self._client
+        self.record = (await client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=self.id))).job
+        return self
+
+    async def wait(self, timeout_s: float | None = None, *, check: bool = False) -> int:
+        """Its exit code, once it has ended; of an array the highest of its items'.
+
+        Raises TimeoutError after `timeout_s`, and with `check` JobFailed where it did not succeed. A scheduler that is
+        away is waited for, as long as gpuctl would. No job ends because nobody waits.
+        """
+        await self._end(timeout_s)
+        if check and self.exit_code:
+            raise self.failed()
+        return self.exit_code or 0
+
+    async def _end(self, timeout_s: float | None) -> None:
+        ends = Ends(self._client, [self.id], self._see)
+        async with asyncio.timeout(timeout_s):
+            if not await ends.read_records():
+                await stay(self._client, follow_ends(self._client, ends))
+
+    def _see(self, record: job_pb2.Job) -> None:
+        self.record = record
+
+    async def logs(
+        self,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        rank: int | None = None,
+        stream: Literal["stdout", "stderr"] | None = None,
+        attempt: int = 0,
+    ) -> AsyncGenerator[str, None]:
+        """What it writes, line by line with their ends, both streams as they come; of several ranks each as `[1] …`.
+
+        With `follow` to its end, through lost connections; else what there is. `tail` is the newest so many lines.
+        """
+        if stream is not None and stream not in STREAMS:
+            raise invalid("stream", f"{stream!r:.40} is not stdout or stderr", next_step="Leave it out for both.")
+        wanted = OutputRequest(
+            job_id=self.id,
+            follow=follow,
+            tail_lines=tail,
+            rank=rank,
+            attempt=attempt,
+            stream=STREAMS[stream] if stream else job_pb2.STREAM_UNSPECIFIED,
+        )
+        lines = Lines(LINES_READ_AHEAD)
+        feed = PacedFeed(OutputFeed(self._client, wanted, lines, on_job=self._see), lines)
+        reading = asyncio.create_task(stay(self._client, follow_feed(self._client, feed)))
+        reading.add_done_callback(lambda done: lines.finish())
+        try:
+            async for line in lines.all():
+                yield line
+            await reading
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def files(self) -> list[JobFile]:
+        """What it left of what `download` chooses: of a job that has ended all of it, once that is stored."""
+        answer = await all_left_by(self._client, self.record)
+        return [
+            JobFile(file.path, file.size_bytes, file.is_executable, ranked.rank, ranked.attempt)
+            for ranked in answer.ranks
+            for file in ranked.files
+        ]
+
+    async def download(self, path: str = "", target: str | Path = ".", *, rank: int = 0) -> list[Path]:
+        """Bring here a file, a folder or, without a path, all that it left, once it has ended; answers where they lie.
+
+        A target that is a folder, or ends with /, gets the file under its name. What was cut goes on where it was.
+        """
+        place = str(target)
+        settings = self._fleet.settings
+
+        def work() -> list[Path]:
+            with connected(settings) as client:
+                found, places = bring(client, self.id, path, place, rank)
+            for problem in found.problems:
+                log.warning("not among what job %d left: %s", self.id, problem)
+            return [where for _, where in places]
+
+        return await asyncio.to_thread(work)
+
+    async def cancel(self, reason: str = "") -> None:
+        """Stop it: SIGTERM, then SIGKILL when its grace is over. One that has ended stays as it is."""
+        client = self._client
+        request = scheduler_pb2.CancelRequest(jobs=self._selector(), reason=reason)
+        await client.call_again(client.scheduler.Cancel, request)
+
+    async def signal(self, signal: str | int) -> None:
+        """Send each process of it a signal: `USR1`, `SIGINT`, or a number. Raises JOB_NOT_RUNNING where none runs."""
+        client = self._client
+        request = scheduler_pb2.SignalJobRequest(
+            jobs=self._selector(), signal=_number_of(signal), request_id=uuid.uuid4().hex
+        )
+        answer = await client.call_again(client.scheduler.SignalJob, request)
+        if not any(each.changed for each in answer.changes):
+            raise GpufleetError(Reason.JOB_NOT_RUNNING, f"job {self.id} has no process to send it to")
+
+    async def hold(self) -> None:
+        """Keep it from starting until it is released."""
+        await self._update("is_held", is_held=True)
+
+    async def release(self) -> None:
+        """Let it start."""
+        await self._update("is_held", is_held=False)
+
+    async def requeue(self, reason: str = "") -> None:
+        """Take it off its node and queue it again, in its old place."""
+        client = self._client
+        request = scheduler_pb2.RequeueJobRequest(jobs=self._selector(), reason=reason)
+        await client.call_again(client.scheduler.RequeueJob, request)
+
+    async def items(self) -> list[AsyncJob]:
+        """The items of an array as jobs, in the order of their indices."""
+        client = self._client
+        request = scheduler_pb2.ListArrayItemsRequest(job_id=self.id, page_size=1000)
+        pages = [page async for page in client.all_pages(client.scheduler.ListArrayItems, request)]
+        ids = [item.job_id for page in pages for item in page.items]
+        return [await self._fleet.job(job_id) for job_id in ids]
+
+    async def _update(self, field: str, **values: Any) -> None:
+        client = self._client
+        request = scheduler_pb2.UpdateJobRequest(jobs=self._selector(), **values)
+        request.update_mask.paths.append(field)
+        await client.call_again(client.scheduler.UpdateJob, request)
+
+    def _selector(self) -> scheduler_pb2.JobSelector:
+        return scheduler_pb2.JobSelector(job_ids=[self.id])
+
+    @property
+    def _client(self) -> AsyncClient:
+        return self._fleet.client
+
+
+def patience_of(settings: Settings) -> TimeOuts:
+    """How long a scheduler that is away is waited for; a job that is there is waited for without an end."""
+    return replace(settings.time_outs, session_s=float("inf"))
+
+
+async def all_left_by(client: AsyncClient, job: job_pb2.Job) -> files_pb2.ListFilesResponse:
+    """What a job left; of one that has ended once all of its newest attempt is stored, or after STORED_SECONDS_MAX."""
+    until, pause_s = time.monotonic() + STORED_SECONDS_MAX, ASKED_AGAIN_SECONDS_MIN
+    newest = job.attempts[-1].number if job.attempts else 0
+    while True:
+        answer = await client.call_again(client.scheduler.ListFiles, files_pb2.ListFilesRequest(job_id=job.id))
+        is_whole = answer.ranks and all(each.attempt == newest and each.is_stored for each in answer.ranks)
+        if is_whole or not newest or not has_ended(job) or not job.spec.results or time.monotonic() > until:
+            return answer
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, ASKED_AGAIN_SECONDS_MAX)
+
+
+async def follow_ends(client: AsyncClient, ends: Ends) -> FollowingEnd:
+    """Return when all have ended, or nobody answers."""
+    return await follow(ends.feed, patience_of(client.settings), client.translated, on_cut_off=_tell_cut_off)
+
+
+async def follow_feed(client: AsyncClient, feed: PacedFeed) -> FollowingEnd:
+    """Return at the end of the output, or when nobody answers."""
+    return await follow(feed, patience_of(client.settings), client.translated, on_cut_off=_tell_cut_off)
+
+
+async def stay(client: AsyncClient, following: Any) -> None:
+    """Follow to the end. Raises SCHEDULER_UNREACHABLE where that did not come."""
+    if await following is not FollowingEnd.DONE:
+        limits = client.settings.time_outs
+        why = f"the scheduler did not answer for {limits.unanswered_max * limits.connection_s:g} s; the job goes on"
+        raise GpufleetError(Reason.SCHEDULER_UNREACHABLE, why, next_step="See why with: gpuctl doctor")
+
+
+def _tell_cut_off(is_cut_off: bool) -> None:
+    log.warning("the scheduler is away; waiting for it" if is_cut_off else "the scheduler is back")
+
+
+def _number_of(signal: str | int) -> int:
+    if isinstance(signal, int):
+        number = int(signal)
+    else:
+        name = signal.upper() if signal.upper().startswith("SIG") else f"SIG{signal.upper()}"
+        known = signals.Signals.__members__
+        if name not in known:
+            why = f'there is no signal "{signal}"{did_you_mean(name, known)}'
+            raise invalid("signal", why, next_step="See the names with: kill -l")
+        number = int(known[name])
+    if not 1 <= number <= SIGNAL_MAX:
+        raise invalid("signal", f"{number} is not from 1 to {SIGNAL_MAX}", next_step="See the numbers with: kill -l")
+    return number

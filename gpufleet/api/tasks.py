@@ -1,0 +1,114 @@
+"""Calls of Python made into files that go along with an array: its items make them, `task_program.py` says how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from gpufleet.errors import GpufleetError, invalid
+
+FOLDER = ".gpufleet-calls"
+"""Where its files lie in the folder of a job's files."""
+LEFT = f"{FOLDER}/left"
+"""Where it leaves what its calls gave."""
+
+LOT_BYTES_MAX = 64 * 2**20
+"""Calls of one array, pickled: each of its processes gets all of them. More are several arrays."""
+LOT_CALLS_MAX = 10_000
+"""Calls of one array."""
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+"""A function, what it is given by place, and by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """The calls of one array, `first` the number of the first of them in all."""
+
+    first: int
+    functions: list[bytes]
+    calls: list[tuple[int, bytes]]
+
+    def job_count(self, chunk_size: int) -> int:
+        """How many processes make them."""
+        return -(-len(self.calls) // chunk_size)
+
+
+def lots(calls: Sequence[Call]) -> Iterator[Lot]:
+    """The calls pickled, in lots within the bounds. Raises INVALID_ARGUMENT for what cannot be pickled."""
+    known: dict[int, bytes] = {}
+    lot, size = Lot(0, [], []), 0
+    held: dict[bytes, int] = {}
+    for number, (function, given, named) in enumerate(calls):
+        if id(function) not in known:
+            known[id(function)] = _pickled("function", function)
+        pickled = known[id(function)]
+        arguments = _pickled(f"items[{number}]", (given, dict(named)))
+        digest = hashlib.sha256(pickled).digest()
+        added = len(arguments) + (0 if digest in held else len(pickled))
+        if lot.calls and (size + added > LOT_BYTES_MAX or len(lot.calls) >= LOT_CALLS_MAX):
+            yield lot
+            lot, size, held = Lot(number, [], []), 0, {}
+        if digest not in held:
+            held[digest] = len(lot.functions)
+            lot.functions.append(pickled)
+        lot.calls.append((held[digest], arguments))
+        size += len(arguments) + len(pickled)
+    if lot.calls:
+        yield lot
+
+
+def write(lot: Lot, folder: Path, chunk_size: int) -> None:
+    """Write what goes along with the array."""
+    shutil.copyfile(Path(__file__).with_name("task_program.py"), folder / "run.py")
+    package = folder / "cloudpickle"
+    package.mkdir()
+    for source in Path(cloudpickle.__file__).parent.glob("*.py"):
+        shutil.copyfile(source, package / source.name)
+    functions: list[tuple[int, int]] = []
+    plan: list[tuple[int, int, int, int]] = []
+    with (folder / "calls.bin").open("wb") as file:
+        for each in lot.functions:
+            functions.append((file.tell(), len(each)))
+            file.write(each)
+        for function, arguments in lot.calls:
+            plan.append((*functions[function], file.tell(), len(arguments)))
+            file.write(arguments)
+    (folder / "calls.json").write_text(
+        json.dumps({"python": list(sys.version_info[:2]), "chunk_size": chunk_size, "calls": plan})
+    )
+
+
+def _pickled(what: str, value: Any) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(value)
+        return data
+    except Exception as problem:
+        why = f"it cannot be pickled: {problem}"
+        raise invalid(what, why, next_step="Open files, connections and locks inside the function.") from problem
+
+
+def command_of(python: str | None, cwd: object) -> list[str]:
+    """What each process runs; elsewhere than in the folder of its files the program is named by that folder."""
+    interpreter = python or sys.executable
+    if cwd is None:
+        return [interpreter, f"{FOLDER}/run.py"]
+    return ["/bin/sh", "-c", f'exec "$0" "$GPUFLEET_FILES/{FOLDER}/run.py"', interpreter]
+
+
+def mismatch(head: Mapping[str, Any], node: str) -> GpufleetError:
+    """The interpreter there is of another version than this one."""
+    wanted = ".".join(map(str, sys.version_info[:2]))
+    return invalid(
+        "python",
+        f"{head.get('interpreter')} on node {node} is Python {head.get('here')}, and what was sent needs {wanted}",
+        next_step=f"Name another that is there: python='python{wanted}'",
+    )
