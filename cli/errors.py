@@ -2,7 +2,7 @@
 
 A failure is one line on what is wrong and one line on what to type next; in JSON mode it is one JSON object, on
 stderr either way. Codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 scheduler unavailable; `run`, `shell`,
-`attach` and `wait`, whose codes are the job's, fail with 125.
+`attach`, `wait` and `exec`, whose codes are the job's or its command's, fail with 125.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WIDTH_MIN = 40
 BROKEN_PIPE = 141
 """What a shell shows for a program that SIGPIPE ended, as it ends `cat` in `cat … | head`."""
 
-COMMANDS_WITH_THE_JOBS_CODE = frozenset({"run", "shell", "attach", "wait"})
+COMMANDS_WITH_THE_JOBS_CODE = frozenset({"run", "shell", "attach", "wait", "exec"})
 
 _CODES: tuple[tuple[type[GpufleetError], int], ...] = (
     (InvalidRequestError, USAGE),

@@ -12,6 +12,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "shell": "submitting.attach",
         "attach": "submitting.attach",
         "forward": "inside.forward",
+        "exec": "inside.exec",
     },
     "Look": {
         "queue": "jobs.queue",
@@ -82,7 +83,6 @@ OF_OTHERS: Mapping[str, str] = {
     "sbatch": "submit",
     "qsub": "submit",
     "srun": "run",
-    "exec": "run",
     "salloc": "shell",
     "port-forward": "forward",
     "tunnel": "forward",

@@ -39,6 +39,7 @@ from .core.commands import (
     ClearTroubles,
     CloseChannel,
     OpenChannel,
+    OpenExec,
     OpenPort,
     ReadProgramLog,
     RefreshSamples,
@@ -58,6 +59,7 @@ from .files.results import Results
 from .files.shared_root import SharedRoot
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
+from .inside.commands import Commands
 from .inside.forwarding import Forwarding
 from .isolation.accounts import Isolating
 from .isolation.limits import Limiting
@@ -209,6 +211,7 @@ class NodeAgent:
         )
         self._channels = Channels(keepers)
         self._forwarding = Forwarding(self._leader_of)
+        self._commands = Commands(keepers)
         self._keepers = keepers
         self._link = Link(
             node.addresses,
@@ -317,8 +320,11 @@ class NodeAgent:
                 self._channels.open(command)
             case OpenPort():
                 self._forwarding.open(command)
+            case OpenExec():
+                self._commands.open(command)
             case CloseChannel():
                 self._forwarding.close(command.channel_id)
+                self._commands.close(command.channel_id)
             case TellWarning():
                 self._notices.warn(command)
             case Unknown():
@@ -408,6 +414,7 @@ class NodeAgent:
                 self._hold_output(stub),
                 self._channels.hold(stub),
                 self._forwarding.hold(stub),
+                self._commands.hold(stub),
                 self._files.hold(stub),
                 self._file_checks.hold(stub),
                 self._results.hold(stub),

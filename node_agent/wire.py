@@ -21,7 +21,7 @@ from gpufleet.jobs.run_protos import (
     key_to_proto,
     runs_to_proto,
 )
-from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, FileRun, NodeCause, RankKey, StopCause
+from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, FileRun, InputMode, NodeCause, RankKey, StopCause
 from gpufleet.net.limits import MESSAGE_BYTES_MAX
 from gpufleet.text.units import format_size
 
@@ -31,6 +31,7 @@ from .core.attempt import Limits
 from .core.expectations import Expectations
 from .core.launch import EnvironmentTool, InputFile, InputFolder, JobEnvironment, Process
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
+from .core.typed import COLUMNS, ROWS
 from .origins import origin_of
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
@@ -111,6 +112,8 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
         case "open_port":
             port = message.open_port
             return commands.OpenPort(port.channel_id, key_from_proto(port.key), port.port)
+        case "open_exec":
+            return _exec_from(message.open_exec)
         case "close_channel":
             return commands.CloseChannel(message.close_channel.channel_id)
         case "open_channel":
@@ -118,6 +121,19 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.OpenChannel(wanted.channel_id, key_from_proto(wanted.key), wanted.writer)
         case _:
             return commands.Unknown(name)
+
+
+def _exec_from(command: node_agent_pb2.OpenExecCommand) -> commands.OpenExec:
+    start = command.start
+    return commands.OpenExec(
+        channel_id=command.channel_id,
+        key=key_from_proto(command.key),
+        argv=tuple(start.argv),
+        input=InputMode.TERMINAL if start.has_terminal else InputMode.PIPE if start.has_input else None,
+        columns=start.size.columns or COLUMNS,
+        rows=start.size.rows or ROWS,
+        terminal_type=start.terminal_type,
+    )
 
 
 def inventory_to_proto(

@@ -169,6 +169,7 @@ ROWS: tuple[Row, ...] = (
 LEFT_OUT: Mapping[str, str] = {
     "AttachJob": "typing to a job is a conversation both ways: gpuctl attach, or gRPC",
     "ForwardPort": "a connection is a conversation both ways: gpuctl forward, or gRPC",
+    "ExecJob": "a command is a conversation both ways: gpuctl exec, or gRPC",
     "OpenSession": "gateways speak it for the people in browsers; programs of people speak docs/web-protocol.md",
     "ReportRequests": "a gateway's own report",
     "CountRequests": "a gateway's own report",

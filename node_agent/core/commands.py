@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gpufleet.jobs.runs import RankKey, StopCause
+from gpufleet.jobs.runs import InputMode, RankKey, StopCause
 
 from .adoption import Verdict
 from .attempt import Limits
@@ -190,6 +190,22 @@ class OpenPort:
     port: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenExec:
+    """Run a command in the world of a rank, and dial CarryExec under this id.
+
+    Where it has no terminal, `columns` and `rows` say nothing.
+    """
+
+    channel_id: str
+    key: RankKey
+    argv: tuple[str, ...]
+    input: InputMode | None
+    columns: int
+    rows: int
+    terminal_type: str
+
+
 @dataclass(frozen=True, slots=True)
 class CloseChannel:
     """End the channel of this id at once."""
@@ -233,6 +249,7 @@ Command = (
     | SetLogLevel
     | OpenChannel
     | OpenPort
+    | OpenExec
     | CloseChannel
     | TellWarning
     | Unknown

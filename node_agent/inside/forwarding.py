@@ -21,6 +21,7 @@ from gpufleet.net.carrying import READ_AHEAD_BYTES, Connection, Cut, Piece
 
 from ..core.commands import OpenPort
 from ..streams import write
+from .dialled import Dialled, NotOpened
 from .listening import NotListening, doors_of, is_still
 
 if TYPE_CHECKING:
@@ -37,61 +38,21 @@ CONNECT_SECONDS_MAX = 5.0
 Request = node_agent_pb2.CarryPortRequest
 
 
-class PortClosed(Exception):
-    """There is no connection. `reason` is one of the error table."""
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class Forwarding:
+class Forwarding(Dialled[OpenPort]):
     """The connections of one link to the scheduler after another; `hold` as long as there is one.
 
     `leader_of` answers the leader's process id of a rank that runs here.
     """
 
     def __init__(self, leader_of: Callable[[RankKey], int | None]) -> None:
+        super().__init__(CONNECTIONS_MAX)
         self._leader_of = leader_of
-        self._stub: NodeAgentAsyncStub | None = None
-        self._channels: dict[str, asyncio.Task[None]] = {}
-
-    async def hold(self, stub: NodeAgentAsyncStub) -> None:
-        """Dial on this link until cancelled."""
-        self._stub = stub
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self._stub = None
-            tasks = tuple(self._channels.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def open(self, command: OpenPort) -> None:
-        """Begin to connect, and to carry."""
-        if self._stub is None or command.channel_id in self._channels:
-            return
-        is_one_too_many = len(self._channels) >= CONNECTIONS_MAX
-        task = asyncio.create_task(self._serve(self._stub, command, is_one_too_many=is_one_too_many))
-        self._channels[command.channel_id] = task
-        task.add_done_callback(lambda done: self._ended(command, done))
-
-    def close(self, channel_id: str) -> None:
-        """Reset a connection, whatever is under way to it; one that has ended stays so."""
-        if (task := self._channels.get(channel_id)) is not None:
-            task.cancel()
-
-    def _ended(self, command: OpenPort, task: asyncio.Task[None]) -> None:
-        del self._channels[command.channel_id]
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            _log.error("port %d of %s failed", command.port, command.key, exc_info=problem)
 
     async def _serve(self, stub: NodeAgentAsyncStub, command: OpenPort, *, is_one_too_many: bool) -> None:
         call = stub.CarryPort()
         try:
             if is_one_too_many:
-                raise PortClosed(
+                raise NotOpened(
                     Reason.TOO_MANY_STREAMS, f"{CONNECTIONS_MAX:,} connections to jobs of this node are open"
                 )
             with closing(await self._connect(command)) as connection:
@@ -99,7 +60,7 @@ class Forwarding:
                 await connection.carry(_pieces(call), lambda piece: write(call, _request(piece)))
                 await call.done_writing()
                 await call.code()
-        except PortClosed as closed:
+        except NotOpened as closed:
             problem = Request(channel_id=command.channel_id, problem=str(closed), reason=closed.reason.name)
             await write(call, problem)
             await call.done_writing()
@@ -112,11 +73,11 @@ class Forwarding:
     async def _connect(self, command: OpenPort) -> Connection:
         leader = self._leader_of(command.key)
         if leader is None:
-            raise PortClosed(Reason.JOB_NOT_RUNNING, f"{command.key} does not run here any more")
+            raise NotOpened(Reason.JOB_NOT_RUNNING, f"{command.key} does not run here any more")
         try:
             doors = await asyncio.to_thread(doors_of, command.port, leader)
         except NotListening as problem:
-            raise PortClosed(Reason.PORT_NOT_OPEN, str(problem)) from None
+            raise NotOpened(Reason.PORT_NOT_OPEN, str(problem)) from None
         why = ""
         for door in doors:
             try:
@@ -133,7 +94,7 @@ class Forwarding:
                 return connection
             connection.close()
             why = "another process took its place"
-        raise PortClosed(Reason.PORT_NOT_OPEN, f"port {command.port} of the job cannot be connected to: {why}")
+        raise NotOpened(Reason.PORT_NOT_OPEN, f"port {command.port} of the job cannot be connected to: {why}")
 
 
 async def _pieces(call: Any) -> AsyncIterator[Piece]:

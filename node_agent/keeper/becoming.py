@@ -37,6 +37,24 @@ class Becoming:
         self, process: Process, descriptors: Sequence[int], entrances: Sequence[int] = ()
     ) -> int | NotRun | Refusal:
         """Start it, and answer its pid once its program has begun. It enters the groups whose `entrances` are open."""
+        begun = self.begin(process, descriptors, entrances)
+        if isinstance(begun, Refusal):
+            return begun
+        pid, told_fd = begun
+        with os.fdopen(told_fd, "rb") as file:
+            said = file.read(ANSWER_BYTES_MAX)  # nothing, once the command's program has taken over
+        if not said:
+            return pid
+        os.waitpid(pid, 0)
+        return problem_from(said)
+
+    def begin(
+        self, process: Process, descriptors: Sequence[int], entrances: Sequence[int]
+    ) -> tuple[int, int] | Refusal:
+        """Begin to start it: answers its pid, and what ends as its program begins, behind what hinders it, if anything.
+
+        That descriptor is the caller's to read and to close.
+        """
         ours, its = os.pipe2(os.O_CLOEXEC)
         try:
             pid = os.fork()
@@ -47,13 +65,7 @@ class Becoming:
         if pid == 0:
             self._be(process, descriptors, entrances, its)
         os.close(its)
-        with os.fdopen(ours, "rb") as file:
-            said = file.read(ANSWER_BYTES_MAX)  # nothing, once the command's program has taken over
-        if not said:
-            return pid
-        os.waitpid(pid, 0)
-        told = json.loads(said)
-        return not_run_from(told["not_run"]) if "not_run" in told else refusal_from(told["refused"])
+        return pid, ours
 
     def _be(self, process: Process, descriptors: Sequence[int], entrances: Sequence[int], told_fd: int) -> NoReturn:
         """Become the command."""
@@ -102,6 +114,12 @@ class Becoming:
             os.execve(found, process.argv, process.env)
         except OSError as error:
             return failure_of(error, found, process)
+
+
+def problem_from(said: bytes) -> NotRun | Refusal:
+    """Read what hindered a command."""
+    told = json.loads(said)
+    return not_run_from(told["not_run"]) if "not_run" in told else refusal_from(told["refused"])
 
 
 def _take_descriptors(process: Process, descriptors: Sequence[int]) -> None:

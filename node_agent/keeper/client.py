@@ -12,12 +12,14 @@ from typing import Self
 
 from gpufleet.jobs.runs import RankKey, StopCause
 
-from ..core.launch import Launch, Objection, Refusal, RefusalReason
+from ..core.entering import EnteredCommand
+from ..core.launch import Launch, NotRun, Objection, Refusal, RefusalReason
 from ..core.launch import Launched as Launched  # part of this interface
 from ..core.outcome import AttemptView, Offsets
 from ..core.typed import InputPiece, Typed
 from . import records
 from .connection import KeeperConnection, KeeperGone
+from .entering.client import Entry, enter
 from .events import Event, Receipt, Report
 from .frames import FrameTooLong
 from .roster import KeeperNotStarted as KeeperNotStarted  # part of this interface
@@ -46,6 +48,7 @@ class Keepers:
         self._state = StateDir(state_dir)
         self._roster = Roster(self._state, build, command)
         self._owners: dict[RankKey, str] = {}
+        self._entering = asyncio.Lock()
 
     # --- its life
 
@@ -230,6 +233,13 @@ class Keepers:
     async def resize(self, key: RankKey, columns: int, rows: int) -> Refusal | None:
         """Give an attempt's terminal another size."""
         return await self._ask_owner(key, "resize", columns=columns, rows=rows)
+
+    async def enter(self, key: RankKey, command: EnteredCommand) -> Entry | NotRun | Refusal:
+        """Run another command in the world of an attempt. Nothing of it is kept; it ends when it is let go of."""
+        connection = self._owner(key)
+        if connection is None:
+            return _unknown(key)
+        return await enter(self._state.keeper(connection.keeper_id), key, command, self._entering)
 
     async def next_event(self) -> Event:
         """Wait for what the keepers have to say. Reports come again after a reconnect until acknowledged.

@@ -106,6 +106,17 @@ class Watch:
         self._reactor.call_after_turn(self._on_readable)  # it may have said more already
         return Spawned(self._leader, self._start_ticks, ends.outputs, self, ends.input_fd)
 
+    def enter(self, channel_fd: int, entrances: Sequence[int]) -> bool:
+        """Have a command let in that is told by this channel; answers whether that is possible.
+
+        The command is started, told of and ended there, without the keeper.
+        """
+        try:
+            send(self._channel, {"enter": 1 + len(entrances)}, (channel_fd, *entrances))
+        except OSError:
+            return False
+        return True
+
     @property
     def has_leader_exited(self) -> bool:
         """Say whether its leader has ended, reaped or not."""

@@ -32,6 +32,10 @@ class Answers(Protocol):
         """Do what is asked; None when the answer comes later."""
         ...
 
+    def enter(self, request: Json, channel_fd: int) -> Json | None:
+        """Hand the connection that asks to an attempt; else say why not."""
+        ...
+
 
 class Door:
     """Listens in the keeper's directory, and holds at most one agent."""
@@ -93,6 +97,11 @@ class Door:
             connection.send({"re": message.get("id"), **answer})
 
     def _greet(self, connection: "Connection", message: Json) -> None:
+        if message.get("do") == "enter":
+            refused = self._answers.enter(message, connection.fileno())
+            connection.send(refused or {"handed": True})
+            connection.close()  # of one that was handed over its own descriptor
+            return
         if message.get("do") != "hello" or message.get("protocol") != PROTOCOL_VERSION:
             connection.send({"bye": "PROTOCOL", "protocol": PROTOCOL_VERSION})
             connection.close()
@@ -143,6 +152,10 @@ class Connection:
         self._reactor.call_after_turn(self._flush)
         if len(self._unsent) > UNSENT_BYTES_MAX:
             self.close()
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._peer.fileno()
 
     def close(self) -> None:
         """Hang up, after a last try to deliver what was said; nothing is called back any more."""

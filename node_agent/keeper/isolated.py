@@ -39,7 +39,7 @@ class IsolatedSupervisor(Supervisor):
         if not isinstance(answer, int):
             self.tell({"not_run" if isinstance(answer, NotRun) else "refused": to_json(answer)})
             os._exit(0)
-        self._leader, self._is_busy = answer, True
+        self._leader, self._process, self._is_busy = answer, process, True
         stat = look_at(answer)
         assert stat is not None, "a child stays visible until it is reaped"
         # The number is another one outside: the descriptor of the process tells it there.

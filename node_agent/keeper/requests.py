@@ -76,6 +76,16 @@ class Requests:
             "is_retired": self._keeper.is_retired,
         }
 
+    def enter(self, request: Json, channel_fd: int) -> Json | None:
+        """Hand a connection to the supervisor of an attempt, for a command that is let in; else say why not."""
+        try:
+            refusal = self._find(request).enter(channel_fd)
+        except RequestRefused as no:
+            refusal = no.refusal
+        except (KeyError, TypeError, ValueError) as error:
+            return _bad(f"enter: {type(error).__name__}: {error}"[:1000])
+        return None if refusal is None else _refused(refusal)
+
     def answer(self, request: Json) -> Json | None:
         """Do what is asked."""
         handler = self._handlers.get(str(request.get("do")))

@@ -33,7 +33,7 @@ from ..core.attempt import (
     with_time_limit,
 )
 from ..core.attempt import after as phase_after
-from ..core.launch import Launch, NotRun
+from ..core.launch import Launch, NotRun, Refusal, RefusalReason
 from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records
@@ -184,6 +184,24 @@ class Supervised:
             return False
         self._signal_group(number)
         return True
+
+    def enter(self, channel_fd: int) -> Refusal | None:
+        """Let another command into its world, which is told and ended by this channel from now on."""
+        if self._watch is None or not self.is_leader_alive:
+            return Refusal(RefusalReason.NOT_RUNNING, f"{self.key} does not run any more")
+        entrances: list[int] = []
+        try:
+            entrances = [] if self.group is None else self.group.entrances()
+        except OSError as error:
+            return Refusal(RefusalReason.ISOLATION_FAILED, f"the job's control group cannot be entered: {error}")
+        try:
+            is_in = self._watch.enter(channel_fd, entrances)
+        finally:
+            for fd in entrances:
+                os.close(fd)
+        return (
+            None if is_in else Refusal(RefusalReason.SPAWN_FAILED, "the job's supervisor takes no command at present")
+        )
 
     def _signal_group(self, number: int) -> None:
         foreground = self.input.foreground_group(self.pid) if self.input is not None else None

@@ -5,8 +5,8 @@ left group, session and environment, and whose parents have died, becomes its ch
 and nobody has to be recognised. It serves one attempt at a time, and another when nothing of that one is left.
 
 It says `{"pid", "start_ticks"}`, or why the command does not run; then `{"exit"}` when the leader has ended, and
-`{"done"}` when all the rest has, in one message where nothing was left. It hears `{"spawn"}` and `{"kill"}`. When the
-keeper has gone it ends all and leaves.
+`{"done"}` when all the rest has, in one message where nothing was left. It hears `{"spawn"}`, `{"kill"}` and
+`{"enter"}` (`entering/`). When the keeper has gone it ends all and leaves.
 """
 
 import contextlib
@@ -21,8 +21,9 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from ..core.launch import NotRun
+from ..core.launch import NotRun, Process
 from .becoming import Becoming
+from .entering.commands import EnteredCommands
 from .linux import CLONE_NEWPID, become_subreaper, enter_namespace, name_process, unshare
 from .processes import children, look_at
 from .spawn import Spawner
@@ -129,16 +130,18 @@ class Supervisor:
         self._becoming = Becoming(spawner.descriptors_of_children)
         self._wakings = Wakings()
         self._leader: int | None = None
+        self._process: Process | None = None
         self._is_busy = False
+        self._poll = select.poll()
+        self._entered = EnteredCommands(self._becoming, self._poll)
 
     def run(self) -> None:
         """Serve until the keeper has gone."""
         become_subreaper()
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        poll.register(self._wakings.fd, select.POLLIN)
+        self._poll.register(self._channel, select.POLLIN)
+        self._poll.register(self._wakings.fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in self._poll.poll(self._entered.wait_ms())}
             if self._wakings.fd in ready:
                 self._wakings.clear()
                 self._reap()
@@ -149,11 +152,16 @@ class Supervisor:
                     message = self._received.next() if self._received.has_more else None
                 if self._received.has_ended:
                     break
+            self._entered.act(ready)
         self._end_all()
 
     def _hear(self, message: Json) -> None:
         if "spawn" in message:
             self.spawn(message["spawn"])
+        elif "enter" in message:
+            channel_fd, *entrances = self._received.take_descriptors(message["enter"])
+            process = self._process if self._leader is not None else None
+            self._entered.let_in(process, channel_fd, entrances)
         else:
             _kill_all()
 
@@ -170,7 +178,7 @@ class Supervisor:
             for fd in (*descriptors, *entrances):
                 os.close(fd)
         if isinstance(answer, int):
-            self._leader, self._is_busy = answer, True
+            self._leader, self._process, self._is_busy = answer, process, True
             stat = look_at(answer)
             assert stat is not None, "a child stays visible until it is reaped"
             send(self._channel, {"pid": answer, "start_ticks": stat.start_ticks})
@@ -195,12 +203,13 @@ class Supervisor:
                 break
             if seen is None:
                 break
-            if self._leader is not None and seen.si_pid == self._leader:
+            if seen.si_pid == self._leader or self._entered.has(seen.si_pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(seen.si_pid, signal.SIGKILL)
             _, status, usage = os.wait4(seen.si_pid, 0)
+            self._entered.has_ended(seen.si_pid, status)
             if seen.si_pid == self._leader:
-                self._leader = None
+                self._leader = self._process = None
                 cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
                 said["exit"] = {"status": status, "cpu_us": cpu_us, "max_rss_bytes": usage.ru_maxrss * 1024}
         if self._is_busy and self._leader is None:
@@ -210,6 +219,7 @@ class Supervisor:
         """Kill what it has left; called whenever some of that has ended. `said` is its exit, where that is news."""
         if not has_left or not _kill_all():
             self._is_busy = False
+            self._entered.leave()
             said["done"] = True
         if said:
             self.tell(said)

@@ -50,9 +50,10 @@ class Received:
                 return None
         return self._messages.popleft()
 
-    def take_descriptors(self) -> list[int]:
-        """Answer the descriptors that came, which are the caller's to close from now on."""
-        taken, self._descriptors = self._descriptors, []
+    def take_descriptors(self, count: int | None = None) -> list[int]:
+        """Answer the descriptors that came, or the first so many, which are the caller's to close from now on."""
+        end = len(self._descriptors) if count is None else count
+        taken, self._descriptors = self._descriptors[:end], self._descriptors[end:]
         return taken
 
     def _read(self) -> bool:

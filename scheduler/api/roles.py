@@ -56,6 +56,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/RequeueJob": PEOPLE | ITSELF,
     "Scheduler/AttachJob": PEOPLE,
     "Scheduler/ForwardPort": PEOPLE,
+    "Scheduler/ExecJob": PEOPLE,
     "Scheduler/ListNodes": READERS | AGENTS,
     "Scheduler/ListWorkers": READERS,
     "Scheduler/ListDevices": READERS,
@@ -105,6 +106,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "NodeAgent/ReportOutput": AGENTS,
     "NodeAgent/OpenChannel": AGENTS,
     "NodeAgent/CarryPort": AGENTS,
+    "NodeAgent/CarryExec": AGENTS,
     "NodeAgent/FetchBlob": AGENTS,
     "NodeAgent/StoreResults": AGENTS,
 }

@@ -14,6 +14,7 @@ from cli.asking import command as asking
 from cli.batch import command as batch
 from cli.bench_model import command as bench_model
 from cli.devices import monitor, top
+from cli.inside import exec as exec_command
 from cli.inside import forward
 from cli.jobs import change, history, job, queue, wait
 from cli.logs import command as logs
@@ -104,6 +105,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         change,
         config,
         doctor,
+        exec_command,
         forward,
         history,
         job,
@@ -128,7 +130,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 51
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 52
 
 
 def test_the_help_of_gpuctl() -> None:

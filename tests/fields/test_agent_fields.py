@@ -111,6 +111,7 @@ def test_every_field_of_a_message_down_reaches_the_agents_command() -> None:
             needs = {**needs, path: {f"prepare.launch.{part}": number for part, number in KEY.items()}}
     exceptions = {
         **BY_THE_LINK,
+        **{f"open_exec.start.{name}": "the key beside it says so" for name in ("job_id", "rank")},
         **{
             f"{holder}share.profile": "not built: a share with a profile is refused when it is submitted"
             for holder in ("launch.", "prepare.launch.")

@@ -397,6 +397,12 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
         yield pb.CarryPortResponse()
 
+    async def CarryExec(
+        self, request_iterator: AsyncIterator[pb.CarryExecRequest], context: Any
+    ) -> AsyncIterator[pb.CarryExecResponse]:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
+        yield pb.CarryExecResponse()
+
     async def FetchBlob(self, request: pb.FetchBlobRequest, context: Any) -> AsyncIterator[pb.FetchBlobResponse]:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
         yield pb.FetchBlobResponse()

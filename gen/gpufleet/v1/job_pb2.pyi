@@ -304,6 +304,56 @@ class TerminalSize(_message.Message):
 Global___TerminalSize: _TypeAlias = TerminalSize  # noqa: Y015
 
 @_typing.final
+class ExecStart(_message.Message):
+    """ExecStart is a command that is to run in the world of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    ARGV_FIELD_NUMBER: _builtins.int
+    HAS_TERMINAL_FIELD_NUMBER: _builtins.int
+    HAS_INPUT_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    TERMINAL_TYPE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """The job's id."""
+    rank: _builtins.int
+    """Of a job on several nodes, the rank in whose world it runs; 0 by default."""
+    has_terminal: _builtins.bool
+    """Whether it has a terminal; then it has a standard input, too."""
+    has_input: _builtins.bool
+    """Whether it has a standard input; without one it reads an end at once."""
+    terminal_type: _builtins.str
+    """What TERM is to it where it has a terminal; empty: as in the job."""
+    @_builtins.property
+    def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The command and its words, 128 KiB in all at most. It is looked for in the job's PATH."""
+
+    @_builtins.property
+    def size(self) -> Global___TerminalSize:
+        """The size that its terminal begins with; not set: 80 by 24."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        rank: _builtins.int = ...,
+        argv: _abc.Iterable[_builtins.str] | None = ...,
+        has_terminal: _builtins.bool = ...,
+        has_input: _builtins.bool = ...,
+        size: Global___TerminalSize | None = ...,
+        terminal_type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["size", b"size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "has_input", b"has_input", "has_terminal", b"has_terminal", "job_id", b"job_id", "rank", b"rank", "size", b"size", "terminal_type", b"terminal_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecStart: _TypeAlias = ExecStart  # noqa: Y015
+
+@_typing.final
 class DeviceShare(_message.Message):
     """DeviceShare is a part of one device. It is an account: no more than the whole of a device is given, and nothing keeps a
     job within its share yet.

@@ -1746,6 +1746,40 @@ class OpenPortCommand(_message.Message):
 Global___OpenPortCommand: _TypeAlias = OpenPortCommand  # noqa: Y015
 
 @_typing.final
+class OpenExecCommand(_message.Message):
+    """OpenExecCommand asks the agent to run a command in the world of a rank and to dial CarryExec."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """Id of the channel, named in the agent's call."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    @_builtins.property
+    def start(self) -> _job_pb2.ExecStart:
+        """The command and how it runs. Its job and rank are not set."""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        key: Global___AttemptKey | None = ...,
+        start: _job_pb2.ExecStart | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenExecCommand: _TypeAlias = OpenExecCommand  # noqa: Y015
+
+@_typing.final
 class CloseChannelCommand(_message.Message):
     """CloseChannelCommand asks the agent to end a channel at once, also where what is under way to it is not taken."""
 
@@ -1834,6 +1868,7 @@ class HeartbeatResponse(_message.Message):
     CHECK_FILES_FIELD_NUMBER: _builtins.int
     OPEN_PORT_FIELD_NUMBER: _builtins.int
     CLOSE_CHANNEL_FIELD_NUMBER: _builtins.int
+    OPEN_EXEC_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
@@ -1923,6 +1958,10 @@ class HeartbeatResponse(_message.Message):
         """End a channel."""
 
     @_builtins.property
+    def open_exec(self) -> Global___OpenExecCommand:
+        """Dial CarryExec."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -1952,13 +1991,14 @@ class HeartbeatResponse(_message.Message):
         check_files: Global___CheckFilesOnNode | None = ...,
         open_port: Global___OpenPortCommand | None = ...,
         close_channel: Global___CloseChannelCommand | None = ...,
+        open_exec: Global___OpenExecCommand | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_exec"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -2314,6 +2354,88 @@ class CarryPortResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CarryPortResponse: _TypeAlias = CarryPortResponse  # noqa: Y015
+
+@_typing.final
+class CarryExecRequest(_message.Message):
+    """CarryExecRequest is one message up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    EXIT_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """The channel's id; in the first message, which says that the command is begun, or why not."""
+    problem: _builtins.str
+    """In the first message: one sentence on why nothing is begun. Beside an exit: why the command could not be run, with the
+    exit code that a shell gives then. Else empty.
+    """
+    reason: _builtins.str
+    """Beside a problem of the first message: the reason of the error table, such as JOB_NOT_RUNNING."""
+    data: _builtins.bytes
+    """Bytes that the command wrote, 256 KiB at most."""
+    stream: _job_pb2.Stream.ValueType
+    """Where it wrote them; on a terminal all is standard output."""
+    @_builtins.property
+    def exit(self) -> _job_pb2.ExitStatus:
+        """How the command ended; the last message, behind all bytes."""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        stream: _job_pb2.Stream.ValueType = ...,
+        exit: _job_pb2.ExitStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "data", b"data", "exit", b"exit", "problem", b"problem", "reason", b"reason", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryExecRequest: _TypeAlias = CarryExecRequest  # noqa: Y015
+
+@_typing.final
+class CarryExecResponse(_message.Message):
+    """CarryExecResponse is one message down."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Bytes for the command's standard input, 256 KiB at most."""
+    is_end: _builtins.bool
+    """Whether no more bytes come for it."""
+    signal: _builtins.int
+    """The number of a signal for its process group; 0 for none."""
+    @_builtins.property
+    def size(self) -> _job_pb2.TerminalSize:
+        """The size of its terminal from now on."""
+
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+        size: _job_pb2.TerminalSize | None = ...,
+        signal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["size", b"size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_end", b"is_end", "signal", b"signal", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryExecResponse: _TypeAlias = CarryExecResponse  # noqa: Y015
 
 @_typing.final
 class FetchBlobRequest(_message.Message):

@@ -63,6 +63,11 @@ class NodeAgentStub:
                 request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortResponse.FromString,
                 _registered_method=True)
+        self.CarryExec = channel.stream_stream(
+                '/gpufleet.v1.NodeAgent/CarryExec',
+                request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecResponse.FromString,
+                _registered_method=True)
         self.FetchBlob = channel.unary_stream(
                 '/gpufleet.v1.NodeAgent/FetchBlob',
                 request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobRequest.SerializeToString,
@@ -119,6 +124,14 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CarryExec(self, request_iterator, context):
+        """CarryExec is dialled by the agent after a command. It carries what a second command in the world of a job reads and
+        writes. When the call ends before its exit was told, that command is ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchBlob(self, request, context):
         """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
         Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -162,6 +175,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     servicer.CarryPort,
                     request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryPortResponse.SerializeToString,
+            ),
+            'CarryExec': grpc.stream_stream_rpc_method_handler(
+                    servicer.CarryExec,
+                    request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecResponse.SerializeToString,
             ),
             'FetchBlob': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchBlob,
@@ -313,6 +331,33 @@ class NodeAgent:
             '/gpufleet.v1.NodeAgent/CarryPort',
             gpufleet_dot_v1_dot_node__agent__pb2.CarryPortRequest.SerializeToString,
             gpufleet_dot_v1_dot_node__agent__pb2.CarryPortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CarryExec(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpufleet.v1.NodeAgent/CarryExec',
+            gpufleet_dot_v1_dot_node__agent__pb2.CarryExecRequest.SerializeToString,
+            gpufleet_dot_v1_dot_node__agent__pb2.CarryExecResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class NodeAgentStub:
     """CarryPort is dialled by the agent after a command. It carries one connection to a port of a job. When the call ends
     before both sides said is_end, the connection is reset.
     """
+    CarryExec: _grpc.StreamStreamMultiCallable[_node_agent_pb2.CarryExecRequest, _node_agent_pb2.CarryExecResponse]
+    """CarryExec is dialled by the agent after a command. It carries what a second command in the world of a job reads and
+    writes. When the call ends before its exit was told, that command is ended.
+    """
     FetchBlob: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
     Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -82,6 +86,10 @@ class NodeAgentAsyncStub(NodeAgentStub):
     CarryPort: _aio.StreamStreamMultiCallable[_node_agent_pb2.CarryPortRequest, _node_agent_pb2.CarryPortResponse]  # type: ignore[assignment]
     """CarryPort is dialled by the agent after a command. It carries one connection to a port of a job. When the call ends
     before both sides said is_end, the connection is reset.
+    """
+    CarryExec: _aio.StreamStreamMultiCallable[_node_agent_pb2.CarryExecRequest, _node_agent_pb2.CarryExecResponse]  # type: ignore[assignment]
+    """CarryExec is dialled by the agent after a command. It carries what a second command in the world of a job reads and
+    writes. When the call ends before its exit was told, that command is ended.
     """
     FetchBlob: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]  # type: ignore[assignment]
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
@@ -141,6 +149,16 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.CarryPortResponse], _abc.AsyncIterator[_node_agent_pb2.CarryPortResponse]]:
         """CarryPort is dialled by the agent after a command. It carries one connection to a port of a job. When the call ends
         before both sides said is_end, the connection is reset.
+        """
+
+    @_abc_1.abstractmethod
+    def CarryExec(
+        self,
+        request_iterator: _MaybeAsyncIterator[_node_agent_pb2.CarryExecRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.CarryExecResponse], _abc.AsyncIterator[_node_agent_pb2.CarryExecResponse]]:
+        """CarryExec is dialled by the agent after a command. It carries what a second command in the world of a job reads and
+        writes. When the call ends before its exit was told, that command is ended.
         """
 
     @_abc_1.abstractmethod

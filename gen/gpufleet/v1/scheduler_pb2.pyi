@@ -1636,6 +1636,88 @@ class ForwardPortResponse(_message.Message):
 Global___ForwardPortResponse: _TypeAlias = ForwardPortResponse  # noqa: Y015
 
 @_typing.final
+class ExecJobRequest(_message.Message):
+    """ExecJobRequest is one message up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Bytes for its standard input, 256 KiB at most."""
+    is_end: _builtins.bool
+    """Whether no more bytes come for it."""
+    signal: _builtins.int
+    """The number of a signal for its process group; 0 for none."""
+    @_builtins.property
+    def start(self) -> _job_pb2.ExecStart:
+        """What to run; in the first message."""
+
+    @_builtins.property
+    def size(self) -> _job_pb2.TerminalSize:
+        """The size of its terminal from now on."""
+
+    def __init__(
+        self,
+        *,
+        start: _job_pb2.ExecStart | None = ...,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+        size: _job_pb2.TerminalSize | None = ...,
+        signal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["size", b"size", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_end", b"is_end", "signal", b"signal", "size", b"size", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecJobRequest: _TypeAlias = ExecJobRequest  # noqa: Y015
+
+@_typing.final
+class ExecJobResponse(_message.Message):
+    """ExecJobResponse is one message down."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    EXIT_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """In the first message: the attempt in whose world it runs, from 1."""
+    data: _builtins.bytes
+    """Bytes that the command wrote, 256 KiB at most."""
+    stream: _job_pb2.Stream.ValueType
+    """Where it wrote them; on a terminal all is standard output."""
+    problem: _builtins.str
+    """Beside an exit: one sentence on why the command could not be run; the exit code is the one that a shell gives then."""
+    @_builtins.property
+    def exit(self) -> _job_pb2.ExitStatus:
+        """How it ended; the last message, behind all bytes."""
+
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        stream: _job_pb2.Stream.ValueType = ...,
+        exit: _job_pb2.ExitStatus | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "data", b"data", "exit", b"exit", "problem", b"problem", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecJobResponse: _TypeAlias = ExecJobResponse  # noqa: Y015
+
+@_typing.final
 class ListNodesRequest(_message.Message):
     """ListNodesRequest asks for a page of nodes."""
 

@@ -116,6 +116,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortResponse.FromString,
                 _registered_method=True)
+        self.ExecJob = channel.stream_stream(
+                '/gpufleet.v1.Scheduler/ExecJob',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobResponse.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListNodes',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
@@ -448,6 +453,15 @@ class SchedulerServicer:
         """ForwardPort connects to a TCP port that a process of a running job listens on, at the loopback address of its node: one
         call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
         no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExecJob(self, request_iterator, context):
+        """ExecJob runs another command in the world of a running job: as its user, in its folder, with its environment, its devices
+        and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
+        Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -847,6 +861,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.ForwardPort,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortResponse.SerializeToString,
+            ),
+            'ExecJob': grpc.stream_stream_rpc_method_handler(
+                    servicer.ExecJob,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobResponse.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -1475,6 +1494,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/ForwardPort',
             gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.ForwardPortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExecJob(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpufleet.v1.Scheduler/ExecJob',
+            gpufleet_dot_v1_dot_scheduler__pb2.ExecJobRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.ExecJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -79,6 +79,11 @@ class SchedulerStub:
     call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
     no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
     """
+    ExecJob: _grpc.StreamStreamMultiCallable[_scheduler_pb2.ExecJobRequest, _scheduler_pb2.ExecJobResponse]
+    """ExecJob runs another command in the world of a running job: as its user, in its folder, with its environment, its devices
+    and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
+    Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+    """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]
     """ListNodes lists the nodes with their devices."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListWorkersRequest, _status_pb2.ListWorkersResponse]
@@ -228,6 +233,11 @@ class SchedulerAsyncStub(SchedulerStub):
     """ForwardPort connects to a TCP port that a process of a running job listens on, at the loopback address of its node: one
     call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
     no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+    """
+    ExecJob: _aio.StreamStreamMultiCallable[_scheduler_pb2.ExecJobRequest, _scheduler_pb2.ExecJobResponse]  # type: ignore[assignment]
+    """ExecJob runs another command in the world of a running job: as its user, in its folder, with its environment, its devices
+    and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
+    Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]  # type: ignore[assignment]
     """ListNodes lists the nodes with their devices."""
@@ -465,6 +475,17 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         """ForwardPort connects to a TCP port that a process of a running job listens on, at the loopback address of its node: one
         call a connection, bytes both ways. A call that ends before both sides said is_end was cut. Errors: PORT_NOT_OPEN when
         no process of the job listens on it, JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+        """
+
+    @_abc_1.abstractmethod
+    def ExecJob(
+        self,
+        request_iterator: _MaybeAsyncIterator[_scheduler_pb2.ExecJobRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.ExecJobResponse], _abc.AsyncIterator[_scheduler_pb2.ExecJobResponse]]:
+        """ExecJob runs another command in the world of a running job: as its user, in its folder, with its environment, its devices
+        and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
+        Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
         """
 
     @_abc_1.abstractmethod

@@ -380,6 +380,12 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         """One connection to a port of a job."""
         await self._tunnels.serve(request_iterator, context)
 
+    async def CarryExec(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[node_agent_pb2.CarryExecRequest], context: Any
+    ) -> None:
+        """One command in the world of a job."""
+        await self._tunnels.serve(request_iterator, context)
+
     async def FetchBlob(
         self, request: node_agent_pb2.FetchBlobRequest, context: Any
     ) -> AsyncIterator[node_agent_pb2.FetchBlobResponse]:

@@ -22,6 +22,7 @@ from ..jobs.finding import JobsFound
 from ..jobs.starting import until_started
 from ..long_streams import first_of
 from ..roles import caller
+from .executing import check_start, relay_command, story_line
 from .tunnels import AgentSide, Direction, Tunnels, relay
 
 START_SECONDS_MAX = 30.0
@@ -68,13 +69,30 @@ class EnteringCalls(JobsFound):
                 await context.write(Response(attempt=key.attempt))
                 await _relay_port(request_iterator, context, side)
 
+    async def ExecJob(self, request_iterator: AsyncIterator[scheduler_pb2.ExecJobRequest], context: Any) -> None:
+        """Another command in the world of a running job."""
+        first = await first_of(request_iterator, START_SECONDS_MAX)
+        if first is None or not first.start.job_id:
+            raise invalid("start.job_id", "is not set", next_step="give a job's id, such as 41")
+        start = first.start
+        check_start(start)
+        job = await self.find(start.job_id)
+        self.check_owner(job)
+        self.check_has_output(job)
+        with self._one_of(caller().user), self.one_stream():
+            node, key = await self._place(job, start.rank, "start.rank")
+            await self._write_down(key, command=story_line(start))
+            async with self.tunnels.to_command(node, key, start) as side:
+                await context.write(scheduler_pb2.ExecJobResponse(attempt=key.attempt))
+                await relay_command(request_iterator, context, side)
+
     @contextmanager
     def _one_of(self, user: UserName) -> Iterator[None]:
         """Count a call for as long as it is served. Errors: TOO_MANY_STREAMS."""
         if self._entered[user] >= CONNECTIONS_OF_USER_MAX:
             raise GpufleetError(
                 Reason.TOO_MANY_STREAMS,
-                f"{user} has {CONNECTIONS_OF_USER_MAX} connections into jobs open",
+                f"{user} has {CONNECTIONS_OF_USER_MAX} connections into jobs, and commands in them, open",
                 next_step="close some, or try again later",
                 retry_after_s=1.0,
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
-from gpufleet.v1 import node_agent_pb2
+from gpufleet.v1 import job_pb2, node_agent_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.run_protos import key_to_proto
@@ -61,6 +61,13 @@ class Tunnels:
         """A connection to a port of a rank. Errors: NODE_UNREACHABLE, and what the agent says."""
         command = node_agent_pb2.OpenPortCommand(key=key_to_proto(key), port=port)
         async with self._opened(node, lambda channel_id: _open_port(command, channel_id)) as side:
+            yield side
+
+    @asynccontextmanager
+    async def to_command(self, node: NodeName, key: RankKey, start: job_pb2.ExecStart) -> AsyncIterator[AgentSide]:
+        """A command in the world of a rank. Errors: NODE_UNREACHABLE, and what the agent says."""
+        command = node_agent_pb2.OpenExecCommand(key=key_to_proto(key), start=start)
+        async with self._opened(node, lambda channel_id: _open_exec(command, channel_id)) as side:
             yield side
 
     @asynccontextmanager
@@ -129,14 +136,23 @@ class Direction:
             self.is_sending = False
 
 
-async def relay(side: AgentSide, up: Direction, down: Direction) -> None:
-    """Pass messages until both directions have ended, or one side has gone: then the other one is cut off, too."""
+async def relay(side: AgentSide, up: Direction, down: Direction, *, ends_with_down: bool = False) -> None:
+    """Pass messages until both directions have ended, or one side has gone: then the other one is cut off, too.
+
+    `ends_with_down`: the end of what comes down is the end of all.
+    """
     directions = (up, down)
     tasks = [asyncio.create_task(each.pass_all(), name="tunnel") for each in directions]
+    running = set(tasks)
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
+        while running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if ends_with_down and tasks[1].done():
+                break
+        if running:
+            raise TunnelCut
     except BaseException as problem:
         # What is under way to a process that takes nothing would keep the agent's stream from ending by itself.
         side.cut()
@@ -151,6 +167,11 @@ async def relay(side: AgentSide, up: Direction, down: Direction) -> None:
 def _open_port(command: node_agent_pb2.OpenPortCommand, channel_id: str) -> node_agent_pb2.HeartbeatResponse:
     command.channel_id = channel_id
     return node_agent_pb2.HeartbeatResponse(open_port=command)
+
+
+def _open_exec(command: node_agent_pb2.OpenExecCommand, channel_id: str) -> node_agent_pb2.HeartbeatResponse:
+    command.channel_id = channel_id
+    return node_agent_pb2.HeartbeatResponse(open_exec=command)
 
 
 def _unreachable(message: str, next_step: str = "") -> GpufleetError:

@@ -80,7 +80,7 @@ def person_of(first: Request, job: Job) -> Person:
         job=JobId(first.job_id),
         session=start.attachment_id or secrets.token_hex(16),
         output=output,
-        size=_size(start.size, "start.size") if start.HasField("size") else None,
+        size=checked_size(start.size, "start.size") if start.HasField("size") else None,
         take_over=start.take_over,
         has_terminal=job.spec.input is InputMode.TERMINAL,
     )
@@ -96,7 +96,8 @@ def check_input(job: Job) -> None:
         )
 
 
-def _size(size: job_pb2.TerminalSize, path: str) -> job_pb2.TerminalSize:
+def checked_size(size: job_pb2.TerminalSize, path: str) -> job_pb2.TerminalSize:
+    """A size that a terminal can have. Errors: INVALID_ARGUMENT."""
     for name, value in (("columns", size.columns), ("rows", size.rows)):
         if not 1 <= value <= SIZE_MAX:
             raise invalid(f"{path}.{name}", f"is {value}; it must be 1 to {SIZE_MAX:,}")
@@ -273,7 +274,7 @@ class Attachment:
                     raise invalid("stdin_end", "goes with a pipe; this is a terminal", next_step="type Ctrl-D, 0x04")
                 await self._pass_on(Chunk(offset=request.stdin_offset, is_end=request.stdin_end))
             case "size":
-                self._size = _size(request.size, "size")
+                self._size = checked_size(request.size, "size")
                 if self._channel is not None:
                     await self._channel.put(Chunk(size=self._size))
             case "signal":
