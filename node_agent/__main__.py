@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpufleet.v1.node_pb2 import NodeInfo
 
-from gpufleet.config.agent_settings import SHARED, AgentSettings
+from gpufleet.config.agent_settings import RANGE, SHARED, AgentSettings
 from gpufleet.config.merged import Live
 from gpufleet.config.paths import log_file
 from gpufleet.devices.device import DeviceSource
@@ -43,6 +43,7 @@ from .isolation.accounts import Isolating
 from .isolation.choice import chosen_accounts, sentence_of
 from .isolation.limits import Limiting
 from .isolation.probe import why_not_apart
+from .isolation.ranges import claim_range
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
@@ -250,6 +251,10 @@ def _isolating(settings: AgentSettings, folder: DataFolder) -> Isolating:
         why_not_apart=lambda: why_not_apart(folder.path),
     )
     isolating = Isolating(settings.isolation, folder.path, chosen)
+    if chosen.users == RANGE:
+        claimed = claim_range(settings.isolation, folder.path)
+        isolating.uid_first = claimed.first
+        _log.info("users have uids from %d to %d", claimed.first, claimed.last)
     is_open = chosen.users == SHARED
     _log.log(logging.WARNING if is_open else logging.INFO, "%s", sentence_of(chosen, isolating.own_account.name))
     return isolating

@@ -67,6 +67,12 @@ class IsolationSettings:
         high=4_000_000_000,
     )
     uid_count: int = setting(65_536, "So many users get a uid.", INTEGER, low=1, high=1_000_000)
+    uid_claims: str = setting(
+        "/run/gpufleet-uids",
+        "With users = range: the folder in which agents of one machine say which uids are theirs. Where uid_first is "
+        "left alone, an agent takes the next uids that are no other's.",
+        TEXT,
+    )
     allow_root: bool = setting(
         False,
         "With users = accounts: let jobs of the user root run as root. They are kept apart, and have no capabilities.",

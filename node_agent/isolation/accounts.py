@@ -59,6 +59,8 @@ class Isolating:
         self.isolation = isolation
         self.chosen = chosen or AccountChoice(users=SHARED if isolation.users == AUTO else isolation.users)
         self.own_account = own_account()
+        self.uid_first: int | None = None
+        """Where its range begins, if it does not as the settings say."""
         self._owner = self.chosen.owner
         self._folder = folder.absolute()
         self._uids: dict[str, int] | None = None
@@ -155,7 +157,7 @@ class Isolating:
         return uid, uid, (), ""
 
     def _free(self, taken: set[int]) -> int:
-        first = self.isolation.uid_first
+        first = self.isolation.uid_first if self.uid_first is None else self.uid_first
         for uid in range(first, first + self.isolation.uid_count):
             if uid not in taken and not _is_known(uid):
                 return uid
@@ -163,10 +165,7 @@ class Isolating:
 
     def _read(self) -> dict[str, int]:
         try:
-            told = json.loads((self._folder / UIDS_FILE).read_bytes())
-            return {str(user): int(uid) for user, uid in told.items()}
-        except FileNotFoundError:
-            return {}
+            return read_uids(self._folder)
         except (OSError, ValueError, AttributeError) as problem:
             # Given anew, a uid would give one user what another one has left.
             raise AccountUnusable(f"{self._folder / UIDS_FILE} cannot be read: {problem}") from None
@@ -178,6 +177,15 @@ class Isolating:
             replace_file(path, json.dumps(uids).encode())
         except OSError as problem:
             raise AccountUnusable(f"{path} cannot be written: {problem.strerror}") from None
+
+
+def read_uids(folder: Path) -> dict[str, int]:
+    """The uid of each user who was given one. Errors: OSError, ValueError, AttributeError, where it cannot be read."""
+    try:
+        told = json.loads((folder / UIDS_FILE).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {str(user): int(uid) for user, uid in told.items()}
 
 
 def _is_known(uid: int) -> bool:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from .door import Door
 from .keeper import Keeper
-from .linux import become_subreaper, watch_for_deletions
+from .linux import become_subreaper, lower_out_of_memory_score, watch_for_deletions
 from .reactor import Reactor
 from .requests import Requests
 from .state_dir import StateDir, try_lock
@@ -79,6 +79,7 @@ def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, lock_fd: 
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
+    lower_out_of_memory_score()
     reactor = Reactor()
     keeper = Keeper(state, keeper_id, reactor, lambda: os.close(active_fd), lock_fd)
     requests = Requests(keeper, build, lambda message: door.send(message))

@@ -20,6 +20,11 @@ _IN_ONLYDIR = 0x01000000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+KEEPERS_OUT_OF_MEMORY_SCORE = -500
+"""Added to what the kernel chooses by, when memory is short, as of container engines: a job goes before its keeper."""
+
+_OUT_OF_MEMORY_SCORE = Path("/proc/self/oom_score_adj")
+
 
 class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
@@ -43,6 +48,20 @@ def become_subreaper() -> None:
     """Let orphaned descendants become children of this process instead of init's."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise _last_error("prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def lower_out_of_memory_score() -> None:
+    """Have the kernel end others before this process; nothing comes of it without the right to (CAP_SYS_RESOURCE)."""
+    with contextlib.suppress(OSError):
+        if int(_OUT_OF_MEMORY_SCORE.read_bytes()) > KEEPERS_OUT_OF_MEMORY_SCORE:
+            _OUT_OF_MEMORY_SCORE.write_text(str(KEEPERS_OUT_OF_MEMORY_SCORE))
+
+
+def give_up_out_of_memory_score() -> None:
+    """Be as likely to be ended as any process, and so all that begins here: no job is to outlive its keeper."""
+    with contextlib.suppress(OSError):
+        if int(_OUT_OF_MEMORY_SCORE.read_bytes()) < 0:
+            _OUT_OF_MEMORY_SCORE.write_text("0")
 
 
 def name_process(name: str) -> None:

@@ -24,7 +24,14 @@ from typing import NoReturn
 from ..core.launch import NotRun, Process
 from .becoming import Becoming
 from .entering.commands import EnteredCommands
-from .linux import CLONE_NEWPID, become_subreaper, enter_namespace, name_process, unshare
+from .linux import (
+    CLONE_NEWPID,
+    become_subreaper,
+    enter_namespace,
+    give_up_out_of_memory_score,
+    name_process,
+    unshare,
+)
 from .processes import children, look_at
 from .spawn import Spawner
 from .values import process_from, to_json
@@ -83,6 +90,7 @@ def _begin(channel: socket.socket, keep: set[int], be: Callable[[socket.socket],
     try:
         gc.disable()  # a collection would touch, and so copy, all that it shares with the keeper
         name_process(NAME)
+        give_up_out_of_memory_score()
         signal.set_wakeup_fd(-1)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)

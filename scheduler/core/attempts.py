@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, NodeCause, StopCause
 
-from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, Attempt, EndedAttempt, Rank, RankExit
+from ..policy.admission import never_fits
+from ..policy.owners import as_its_users
+from ..state.attempts import BLAMES_ACCOUNT, BLAMES_THE_JOB, NODE_LOSS_REASONS, Attempt, EndedAttempt, Rank, RankExit
 from ..state.commands import Command, ForgetAttempt, KillAttempt
 from ..state.events import (
     OutputDamaged,
@@ -46,6 +48,9 @@ from .warnings import bounded, of_damage, of_end, tell_commands
 TAKEN_DOWN = NodeCause.SHUTDOWN.value
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
 
+
+EXCLUDED_MAX = 10
+"""A job from which so many nodes are kept, as it asked or for want of an account there, ends at the next such node."""
 
 OUT_OF_MEMORY = "OUT_OF_MEMORY"
 """The end of an attempt of which its node's kernel ended processes at its limit of memory: of the job's own making."""
@@ -379,7 +384,7 @@ def _end_by_refusal(event: RankRefused, job: Job, attempt: Attempt) -> RankExit:
         return RankExit(exit=None, reason="NODE_LOST", message=lost, output_is_complete=False)
     if isinstance(job.state, Stopping) and job.state.failed_rank != event.key.rank:
         return RankExit(exit=None, reason=event.reason, message=event.message, stop_cause=job.state.cause)
-    if event.reason in BLAMES_THE_JOB:
+    if event.reason in BLAMES_THE_JOB or event.reason == BLAMES_ACCOUNT:
         return RankExit(exit=None, reason=event.reason, message=event.message)
     return RankExit(exit=None, reason="NOT_STARTED", message=message)
 
@@ -399,10 +404,17 @@ def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) 
             return _finished(job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job))
         case Starting() if event.reason in BLAMES_THE_JOB:
             return _finished(job, ended, Outcome.FAILED, event.reason, event.message)
+        case Starting() if event.reason == BLAMES_ACCOUNT and not _may_run_elsewhere(state, job, event.node):
+            return _finished(job, ended, Outcome.FAILED, event.reason, event.message)
         case _:
-            number, why = attempt.number, event.reason
             return AttemptVoided(
-                at=event.at, job=job.id, number=number, node=event.node, reason=why, message=event.message
+                at=event.at,
+                job=job.id,
+                number=attempt.number,
+                node=event.node,
+                reason=event.reason,
+                message=event.message,
+                is_excluded=event.reason == BLAMES_ACCOUNT,
             )
 
 
@@ -413,6 +425,14 @@ def on_setup_reported(state: State, event: SetupReported) -> Decision:
     return Decision(
         records=(SetupStateChanged(at=event.at, key=event.key, is_ready=event.is_ready, message=event.message),)
     )
+
+
+def _may_run_elsewhere(state: State, job: Job, node: NodeName) -> bool:
+    """Whether a job that this node cannot run as its user could ever be placed without it."""
+    job = as_its_users(state.durable, replace(job, spec=job.spec.excluding(node)))
+    if len(job.spec.resources.exclude) > EXCLUDED_MAX:
+        return False
+    return never_fits(state, job.spec.resources, "") is None
 
 
 def on_spool_filled(state: State, event: SpoolFilled) -> Decision:

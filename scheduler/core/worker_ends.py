@@ -10,7 +10,7 @@ from gpufleet.jobs.runs import ExitCode, ExitStatus
 
 from ..policy.revisions import fallback_of, started_revision
 from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, is_steady, may_start_at
-from ..state.attempts import BLAMES_THE_JOB, EndedAttempt
+from ..state.attempts import BLAMES_ACCOUNT, BLAMES_THE_JOB, EndedAttempt
 from ..state.jobs import Finished, Job
 from ..state.records import AttemptEnded, JobFinished, Record
 from ..state.sessions.records import ClaimMissed, ModelFailed, SessionEnded, SessionRequeued, UpdateFailed, WorkerDied
@@ -122,7 +122,7 @@ def _says_that_it_cannot(state: State, record: AttemptEnded | JobFinished, job: 
     """Whether another attempt would end the same way: the model cannot be loaded, or the worker not be launched."""
     if not isinstance(record, JobFinished):
         return False
-    never_ran = record.finished.reason in BLAMES_THE_JOB
+    never_ran = record.finished.reason in BLAMES_THE_JOB or record.finished.reason == BLAMES_ACCOUNT
     return never_ran or _exit(ended) == CANNOT_LOAD or job.id in state.live.turns.last_words
 
 

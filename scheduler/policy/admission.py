@@ -34,7 +34,7 @@ def refusal(state: State, user: UserName, asked: Asked, field: str) -> Refused |
         or _unknown_node(state, resources, field)
         or _no_node_left(resources, field)
         or _unknown_model(state, resources, field)
-        or _never_fits(state, resources, field)
+        or never_fits(state, resources, field)
     )
     if why is None:
         if len(could_hold) >= CLASSES_KEPT:
@@ -132,7 +132,8 @@ def _unknown_model(state: State, resources: Resources, field: str) -> Refused | 
     )
 
 
-def _never_fits(state: State, resources: Resources, field: str) -> Refused | None:
+def never_fits(state: State, resources: Resources, field: str) -> Refused | None:
+    """Why the nodes that there are could not hold a request even if they were empty, if so."""
     nodes = list(state.durable.nodes.values())
     if not nodes:
         return None

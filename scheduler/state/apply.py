@@ -111,6 +111,10 @@ def apply(durable: Durable, record: Record) -> None:
                 version=job.version + 1,
             )
             _put_job(durable, job, waiting)
+        case records.AttemptVoided(job=job_id, node=name, is_excluded=True):
+            job = durable.jobs[job_id]
+            spec = job.spec.excluding(name)
+            _put_job(durable, job, replace(job, spec=spec, state=jobs.Queued(), version=job.version + 1))
         case records.AttemptVoided(job=job_id):
             _set_state(durable, job_id, jobs.Queued())
         case records.WorkerDrained(job=job_id, at=at):

@@ -195,7 +195,6 @@ NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})
 
 BLAMES_THE_JOB = frozenset(
     {
-        "ACCOUNT_UNUSABLE",
         "ARGV_TOO_LONG",
         "BAD_REQUEST",
         "COMMAND_NOT_FOUND",
@@ -213,6 +212,9 @@ BLAMES_THE_JOB = frozenset(
 )
 """Every node would refuse it: the job ends. That a command cannot be run is refused only while a gang is prepared; a
 single rank runs, and ends by it."""
+
+BLAMES_ACCOUNT = "ACCOUNT_UNUSABLE"
+"""The node cannot run jobs of this user, and may run those of all others: the job goes to another node."""
 
 BLAMES_DEVICES = frozenset({"DEVICE_BUSY", "DEVICE_UNHEALTHY"})
 """These devices are left out: those of the samples that come with the refusal, or all that were placed."""

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import events, records
-from .attempts import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB, Attempt, EndedAttempt, OutputStream, RankExit
+from .attempts import (
+    BLAMES_ACCOUNT,
+    BLAMES_DEVICES,
+    BLAMES_NOBODY,
+    BLAMES_THE_JOB,
+    Attempt,
+    EndedAttempt,
+    OutputStream,
+    RankExit,
+)
 from .durable import Durable
 from .events import Event
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
@@ -456,7 +465,7 @@ def _leave_out(live: Live, durable: Durable, limits: Limits, event: events.RankR
     rank = durable.live_rank(event.key)
     if node is None or rank is None or rank.placement.node != event.node:
         return
-    if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY:
+    if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY | {BLAMES_ACCOUNT}:
         return
     until = after(event.at, limits.left_out_span)
     placed = {device.uuid for device in rank.placement.devices}

@@ -246,6 +246,7 @@ class AttemptVoided(OfJob):
     """A placement was handed back before anything started: its number counts for nothing.
 
     `node` is where it failed; `left_out` are nodes that are given nothing for a moment because they did not answer.
+    `is_excluded`: the job is not placed on `node` again.
     """
 
     number: int
@@ -253,6 +254,7 @@ class AttemptVoided(OfJob):
     reason: str
     message: str = ""
     left_out: tuple[NodeName, ...] = ()
+    is_excluded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What a user asked for: the command, the resources, what it waits for, with every default filled in."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from gpufleet.jobs.runs import DEFAULT_GRACE_US, InputMode
@@ -294,6 +294,13 @@ class JobSpec(_ClassCache):
     def run_span(self) -> Span | None:
         """How long an attempt holds its devices at most, by its enforced limit and grace; None: for ever."""
         return None if self.time_limit is None else Span(self.time_limit + self.grace)
+
+    def excluding(self, node: NodeName) -> "JobSpec":
+        """The same, kept away from a node, with its GPUs and without."""
+        resources, choice = replace(self.resources, exclude=(*self.resources.exclude, node)), self.gpu_choice
+        if choice is not None and choice.wanted is not None:
+            choice = replace(choice, wanted=replace(choice.wanted, exclude=(*choice.wanted.exclude, node)))
+        return replace(self, resources=resources, gpu_choice=choice)
 
     @property
     def asked(self) -> Asked:

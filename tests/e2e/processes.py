@@ -150,7 +150,11 @@ class AgentProcess(Program):
         token_file = scheduler.data / "agent.token"
         every = ("--scheduler", scheduler.address, "--node-id", node, "--token-file", str(token_file))
         # Else what it does with users' jobs would follow from who runs the tests.
-        whole = {"GPUCTL_AGENT_ISOLATION_USERS": "shared", **(environment or {})}
+        whole = {
+            "GPUCTL_AGENT_ISOLATION_USERS": "shared",
+            "GPUCTL_AGENT_ISOLATION_UID_CLAIMS": str(data.parent / "uid-claims"),
+            **(environment or {}),
+        }
         super().__init__(f"agent {node}", data, "gpufleet.node_agent", [*every, *flags], whole)
         self.node = node
         self._log_begin = 0

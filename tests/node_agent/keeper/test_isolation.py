@@ -18,6 +18,7 @@ from node_agent.core.attempt import Limits
 from node_agent.core.fence import fence_deadline_us
 from node_agent.core.launch import Isolation, Launch, Launched, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptPhase, Stream
+from node_agent.keeper import linux
 from node_agent.keeper.linux import boottime_us
 from node_agent.keeper.state_dir import StateDir
 from tests.node_agent.keeper.keeping import SECOND_US, Node, is_alive, read_all, until
@@ -26,6 +27,10 @@ from tests.node_agent.namespaces import needs_namespaces
 pytestmark = needs_namespaces
 
 ALICE, BOB = 1_900_000_001, 1_900_000_002
+
+
+def score_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
 def isolated(node: Node, job_id: int, text: str, uid: int = ALICE, **changes: object) -> Launch:
@@ -250,3 +255,44 @@ async def test_a_copy_of_the_output_is_written_by_the_rights_of_the_jobs_user_al
     assert end.status == ExitCode(code=0)
     assert (own / "log").read_text() == "hello\n" and (own / "log").stat().st_uid == ALICE
     assert os.geteuid() == 0
+
+
+async def test_a_job_makes_no_device_node_of_a_gpu_that_it_was_not_given(node: Node) -> None:
+    """That is why its /dev is enough: there is no other way to a device than a node of it, and only root makes one."""
+    make = "python3 -c \"import os; os.mknod('$folder/null2', 0o20666, os.makedev(1, 3))\" 2>&1"
+    folders = "/tmp /dev/shm /run/gpufleet/home /dev"
+    said = await said_by(node, f"for folder in {folders}; do {make} | grep -o PermissionError || echo made; done")
+    assert said.split() == ["PermissionError"] * 4
+
+
+async def test_where_memory_is_short_the_kernel_takes_jobs_before_their_keeper(node: Node) -> None:
+    agent = await node.open()
+    if score_of(agent.keeper_pid) >= 0:
+        pytest.skip("no process here may lower its score: CAP_SYS_RESOURCE is taken from all")
+    tell = "cat /proc/self/oom_score_adj; echo -1 2>/dev/null > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj"
+    plain = node.shell(2, tell)
+    for launch in (isolated(node, 1, tell), plain):
+        end, out, err = await agent.run(launch)
+        assert (end.status, err) == (ExitCode(code=0), b"")
+        before, after = (int(each) for each in out.split())
+        assert before == 0
+        assert launch is plain or after == 0, "a user's job cannot put others before itself"
+
+
+def test_a_keeper_lowers_its_score_and_what_it_begins_gives_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = tmp_path / "oom_score_adj"
+    monkeypatch.setattr(linux, "_OUT_OF_MEMORY_SCORE", score)
+    linux.lower_out_of_memory_score()
+    linux.give_up_out_of_memory_score()
+    assert not score.exists(), "a machine without such a thing is left as it is"
+    for before, lowered, given_up in ((0, -500, 0), (300, -500, 0), (-900, -900, 0)):
+        score.write_text(f"{before}\n")
+        linux.lower_out_of_memory_score()
+        assert int(score.read_text()) == lowered
+        linux.give_up_out_of_memory_score()
+        assert int(score.read_text()) == given_up
+    score.write_text("300\n")
+    linux.give_up_out_of_memory_score()
+    assert int(score.read_text()) == 300, "who started the keeper may have meant that"
