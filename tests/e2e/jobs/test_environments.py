@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -11,12 +15,13 @@ import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.e2e.client import Client
-from tests.e2e.environments import project
+from tests.e2e.environments import PROGRAM, project, wheel
 from tests.e2e.fleet import Fleet
 from tests.e2e.jobs.test_folders import gpuctl
 from tests.e2e.processes import until
 from tests.node_agent.namespaces import needs_namespaces
 
+DOCS = Path(__file__).parents[3] / "docs"
 UPLOADED = ("--upload", ".", "--requirements", "requirements.txt", "--", "python", "train.py")
 
 
@@ -201,3 +206,93 @@ async def test_what_was_not_used_for_longest_gives_way_and_nothing_that_a_job_ha
         fleet, folder, "run", *answers(folder, "head -c 70000000 /dev/urandom > $GPUFLEET_ENVIRONMENT/big")
     )
     assert "SETUP_FAILED" in big.stderr and "more than the 60MB" in big.stderr
+
+
+MICROMAMBA = """#!/bin/sh
+# Speaks like micromamba as far as a node asks it: create -y -p FOLDER -f FILE.
+[ "$1" = --version ] && echo 9.9.9 && exit
+[ "$1 $2 $3 $5" = "create -y -p -f" ] || exit 64
+mkdir -p "$4/bin" "$4/conda-meta"
+grep -q 'name: trainer' "$6" || { echo "EnvironmentFileNotValid: $6"; exit 1; }
+ln -s /usr/bin/env "$4/bin/of-conda"
+"""
+
+
+async def test_conda_makes_one_of_an_environment_file_and_the_job_begins_in_it(
+    fleet: Fleet, admin: Client, tmp_path: Path
+) -> None:
+    (programs := tmp_path / "programs").mkdir()
+    (programs / "micromamba").write_text(MICROMAMBA)
+    (programs / "micromamba").chmod(0o755)
+    await fleet.add_node("n1", environment={"PATH": f"{programs}:{os.environ['PATH']}"})
+    (folder := tmp_path / "project").mkdir()
+    (folder / "environment.yml").write_text("name: trainer\n")
+    line = (
+        "run",
+        "--upload",
+        ".",
+        "--conda",
+        "environment.yml",
+        "--",
+        'of-conda | grep CONDA_PREFIX; [ -z "$VIRTUAL_ENV" ]',
+    )
+    done = await gpuctl(fleet, folder, *line)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"CONDA_PREFIX={fleet.agents['n1'].data}/environments/made/")
+    (folder / "environment.yml").write_text("name: other\n")
+    failed = await gpuctl(fleet, folder, *line)
+    assert "SETUP_FAILED" in failed.stderr and "EnvironmentFileNotValid" in failed.stderr
+
+
+async def test_uv_makes_one_of_a_lock_without_the_project_itself(fleet: Fleet, admin: Client, tmp_path: Path) -> None:
+    programs = Path(sys.executable).parent
+    await fleet.add_node("n1", environment={"PATH": f"{programs}:{os.environ['PATH']}"})
+    wheels = wheel(tmp_path / "wheels", "by uv").parent
+    (folder := tmp_path / "project").mkdir()
+    (folder / "train.py").write_text(PROGRAM)
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "trainer"\nversion = "1.0"\nrequires-python = ">=3.9"\ndependencies = ["greeting==1.0"]\n'
+        f'[tool.uv]\nno-index = true\nfind-links = ["{wheels}"]\n'
+    )
+    missing = await gpuctl(fleet, folder, "run", "--upload", ".", "--uv", "--", "true")
+    assert "uv.lock is not among the job's files" in missing.stderr
+    locked = await asyncio.create_subprocess_exec(programs / "uv", "lock", "--quiet", cwd=folder)
+    assert await locked.wait() == 0
+    done = await gpuctl(fleet, folder, "run", "--upload", ".", "--uv", "--", "python", "train.py")
+    assert (done.returncode, done.stdout) == (0, "by uv True\n"), done.stderr
+
+
+async def test_a_project_file_says_all_that_is_typed_each_time(shared_fleet: Fleet, tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", "as the file says")
+    (folder / "gpufleet.toml").write_text(
+        'upload = "."\nrequirements = "requirements.txt"\ndownload = ["out/**"]\nignore = ["large/"]\n'
+        "[env]\nEPOCHS = 20\n"
+    )
+    (folder / "large").mkdir()
+    (folder / "large" / "data").touch()
+    line = "python train.py; mkdir out; echo $EPOCHS > out/epochs; ls -d large 2>&1 || true"
+    done = await gpuctl(shared_fleet, folder, "run", "--", line)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("as the file says True\n") and "No such file" in done.stdout
+    assert (folder / "out" / "epochs").read_text() == "20\n"
+
+
+async def test_the_pages_on_environments_and_the_project_file_do_as_they_say(
+    shared_fleet: Fleet, tmp_path: Path
+) -> None:
+    folder = project(tmp_path / "project", "as the pages say")
+    (line,) = blocks("environments.md", "sh")
+    done = await gpuctl(shared_fleet, folder, *shlex.split(line)[1:])
+    assert (done.returncode, done.stdout) == (0, "as the pages say True\n"), done.stderr
+    (said,) = blocks("your-code.md", "toml")
+    (folder / "gpufleet.toml").write_text(said)
+    page = (DOCS / "your-code.md").read_text()
+    (whole,) = re.findall(r"Then `gpuctl (run -- .*)` is the whole line", page)
+    done = await gpuctl(shared_fleet, folder, *shlex.split(whole))
+    assert (done.returncode, done.stdout) == (0, "as the pages say True\n"), done.stderr
+    assert "gpuctl: gpufleet.toml: --gpus=2 --time-limit=4h " in done.stderr
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    """What stands in the blocks of this kind of a page."""
+    return re.findall(rf"```{kind}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)[-1:]
