@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import (
+    calls,
     crowd,
     frames,
     history,
@@ -38,6 +39,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "live": live.measure,
     "passes": passes.measure,
     "scale": scale.measure,
+    "calls": calls.measure,
     "scrape": scrape.measure,
     "worker": worker.measure,
     "frames": frames.measure,

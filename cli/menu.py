@@ -13,6 +13,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "attach": "submitting.attach",
         "forward": "inside.forward",
         "exec": "inside.exec",
+        "notebook": "submitting.notebook",
     },
     "Look": {
         "queue": "jobs.queue",
@@ -86,6 +87,7 @@ OF_OTHERS: Mapping[str, str] = {
     "salloc": "shell",
     "port-forward": "forward",
     "tunnel": "forward",
+    "jupyter": "notebook",
     "ssh": "shell",
     "kill": "cancel",
     "stop": "cancel",

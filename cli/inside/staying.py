@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import webbrowser
+import contextlib
 from collections.abc import Sequence
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -19,7 +18,8 @@ from ..errors import INTERRUPTED
 from ..quitting import Left, until_told_to_leave
 from ..screen import say
 from .forwarding import Forwarding, leads_to
-from .ports import HERE, Listening, Pair, listening
+from .ports import Listening, Pair, listening
+from .showing import showing
 
 
 async def forward_ports(settings: Settings, job_id: int, pairs: Sequence[Pair], *, rank: int, opens: bool) -> int:
@@ -35,13 +35,8 @@ async def forward_ports(settings: Settings, job_id: int, pairs: Sequence[Pair], 
         forwarding = Forwarding(client, job_id, rank, say)
 
         async def stay(ports: Sequence[Listening]) -> None:
-            opening = asyncio.create_task(_open_browser(forwarding, ports[0])) if opens else None
-            try:
+            async with showing(forwarding, ports[0], "", say, opens=True) if opens else contextlib.nullcontext():
                 await follow(ends.feed, settings.time_outs.without_end(), client.translated, on_cut_off=_tell_cut_off)
-            finally:
-                if opening is not None:
-                    opening.cancel()
-                    await asyncio.gather(opening, return_exceptions=True)
 
         with listening(pairs) as ports:
             async with forwarding.serve(ports):
@@ -53,17 +48,6 @@ async def forward_ports(settings: Settings, job_id: int, pairs: Sequence[Pair], 
                     return 0 if left.code == INTERRUPTED else left.code
     say(end_in_words(ended[0]) if ended else f"job {job_id} has ended")
     return 0
-
-
-async def _open_browser(forwarding: Forwarding, port: Listening) -> None:
-    """Open one as soon as the job answers."""
-    address = f"http://{HERE}:{port.local}/"
-    try:
-        await forwarding.until_answers(port.port)
-        if not await asyncio.to_thread(webbrowser.open, address):
-            say(f"no browser could be opened; the address is {address}")
-    except GpufleetError as problem:
-        say(f"port {port.port}: {problem.message}")
 
 
 def _tell_cut_off(is_cut_off: bool) -> None:

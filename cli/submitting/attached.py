@@ -30,6 +30,7 @@ from ..errors import INTERRUPTED
 from ..following.writers import Plain, Streams
 from ..inside.forwarding import Forwarding, leads_to
 from ..inside.ports import Listening
+from ..inside.showing import showing
 from ..render.words import place
 from .submission import refuse_many
 from .tracing import Tracing, tracing
@@ -38,11 +39,21 @@ CANCEL_REASON = "interrupted in gpuctl run"
 
 
 async def run_attached(
-    settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts, ports: Sequence[Listening] = ()
+    settings: Settings,
+    request: scheduler_pb2.SubmitRequest,
+    limits: TimeOuts,
+    ports: Sequence[Listening] = (),
+    *,
+    page: str | None = None,
+    opens: bool = False,
 ) -> int:
-    """Submit one job, follow it to its end and answer its exit code. `ports` here lead to the job's meanwhile."""
+    """Submit one job, follow it to its end and answer its exit code. `ports` here lead to the job's meanwhile.
+
+    `page` is what is to be seen at the first of them, behind its address; it is said, and with `opens` a browser is
+    opened on it, as soon as the job answers.
+    """
     with tracing() as trace:
-        return await _run_attached(settings, request, limits, trace, ports)
+        return await _run_attached(settings, request, limits, trace, ports, page, opens=opens)
 
 
 async def _run_attached(
@@ -51,6 +62,9 @@ async def _run_attached(
     limits: TimeOuts,
     trace: Tracing,
     ports: Sequence[Listening],
+    page: str | None,
+    *,
+    opens: bool,
 ) -> int:
     async with connected_async(settings) as client:
         try:
@@ -64,10 +78,14 @@ async def _run_attached(
         session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
         for note in answer.notes:
             session.say(note)
-        async with Forwarding(client, answer.job.id, 0, session.say).serve(ports):
+        forwarding = Forwarding(client, answer.job.id, 0, session.say)
+        async with forwarding.serve(ports):
             for each in ports:
                 session.say(leads_to(each, answer.job.id))
-            code = await session.run()
+            async with (
+                showing(forwarding, ports[0], page, session.say, opens=opens) if page else contextlib.nullcontext()
+            ):
+                code = await session.run()
         if session.has_ended and request.specs[0].results:
             await _bring_back(settings, session, answer.job.id)
         return code

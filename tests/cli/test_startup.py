@@ -22,7 +22,7 @@ from cli.menu import MODULES, PANELS
 from cli.nodes import nodes, workers
 from cli.results import command as results
 from cli.sessions import models, providers, serve
-from cli.submitting import attach, ingest, submit
+from cli.submitting import attach, ingest, notebook, submit
 from tests.cli.cluster import nodes as some_nodes
 from tests.cli.cluster import running
 from tests.cli.conftest import Gpuctl, run_here
@@ -113,6 +113,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         models,
         monitor,
         nodes,
+        notebook,
         programs,
         providers,
         queue,
@@ -130,7 +131,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 52
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 53
 
 
 def test_the_help_of_gpuctl() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -49,9 +49,10 @@ class Typed:
 
 
 @asynccontextmanager
-async def typed(fleet: Fleet, *words: str) -> AsyncIterator[Typed]:
+async def typed(fleet: Fleet, *words: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Typed]:
     """`gpuctl WORDS` as the fleet's admin; killed where it has not ended with the block."""
     named = {"GPUCTL_SCHEDULER": fleet.scheduler.address, "GPUCTL_TOKEN": fleet.scheduler.token("admin")}
+    named |= environment or {}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "gpufleet.cli", *words),
         env=clean_environment(fleet.folder, named),
