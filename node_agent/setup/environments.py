@@ -31,7 +31,7 @@ from gpufleet.text.units import format_size
 
 from ..core.commands import LaunchAttempt
 from ..core.launch import ControlGroup, Refusal, RefusalReason
-from ..isolation.accounts import Isolating
+from ..isolation.accounts import AccountUnusable, Isolating
 from ..isolation.limits import Limiting
 from ..keeper.linux import sync_file_system
 from .building import Build
@@ -52,6 +52,7 @@ FREE_BYTES_MIN = 16 * 2**20
 class _Making:
     build: Build
     task: asyncio.Task[None]
+    user: str = ""
     waiting: int = 0
     giving_up: asyncio.TimerHandle | None = None
 
@@ -95,7 +96,8 @@ class Environments:
             if await asyncio.to_thread(self._claim, command.key, recipe.key):
                 self.tell(command.key, True, f"{recipe.in_words}, made before")
                 return None
-            await self._made(command, recipe, files)
+            while not await self._made(command, recipe, files):
+                pass
         except NotMade as problem:
             return problem.refusal
         except OSError as problem:
@@ -103,8 +105,12 @@ class Environments:
             return Refusal(reason, f"the environment cannot be made on its node: {problem}")
         return None
 
-    async def _made(self, command: LaunchAttempt, recipe: Recipe, files: Path) -> None:
-        """Wait for it, and begin it where nobody has. Errors: NotMade, OSError, AccountUnusable."""
+    async def _made(self, command: LaunchAttempt, recipe: Recipe, files: Path) -> bool:
+        """Wait for it, and begin it where nobody has. False: what another user's job had begun came to nothing.
+
+        That says nothing for this one, which has limits of its own: it is tried again, once for each user at most.
+        Errors: NotMade, OSError, AccountUnusable.
+        """
         making, is_own = self._making.get(recipe.key), False
         if making is None:
             making, is_own = self._begin(command, recipe, files), True
@@ -120,12 +126,17 @@ class Environments:
             if making.task.cancelled() and (own := asyncio.current_task()) is not None and not own.cancelling():
                 raise NotMade("its node gave up making it", RefusalReason.FILES_UNAVAILABLE) from None
             raise
+        except (NotMade, OSError, AccountUnusable):
+            if making.user == command.user:
+                raise
+            return False
         finally:
             making.waiting -= 1
             if not making.waiting and not making.task.done():
                 making.giving_up = asyncio.get_running_loop().call_later(LINGER_SECONDS, making.task.cancel)
         said = f":\n{making.build.said}" if making.build.said else ""
         self.tell(command.key, True, f"{recipe.in_words}{said}")
+        return True
 
     def _begin(self, command: LaunchAttempt, recipe: Recipe, files: Path) -> _Making:
         root = self.folder
@@ -134,7 +145,7 @@ class Environments:
         build = Build(self._place(recipe.key), root / "locks" / recipe.key, root / "stage", recipe)
         group = self.limiting.of(command.cpus, command.memory_bytes)
         task = asyncio.create_task(self._build(build, files, group))
-        making = self._making[recipe.key] = _Making(build, task)
+        making = self._making[recipe.key] = _Making(build, task, command.user)
         task.add_done_callback(lambda ended: self._ended(recipe.key, ended))
         return making
 
