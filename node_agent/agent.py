@@ -73,6 +73,7 @@ from .notices import NoticeRecords, Notices
 from .output import OutputSender
 from .program_log import ProgramLog
 from .setup.environments import Environments, SetupLimits
+from .store_position import StorePosition
 from .streams import until_first
 from .usage import UsageRecords, Usages, device_summary
 
@@ -180,6 +181,7 @@ class NodeAgent:
             limiting,
             self._environments.folder_of,
         )
+        self._store_position = StorePosition(folder.path)
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._file_checks = FileChecks(
             node.name, identity.incarnation, self._root, lambda answer: self._heartbeats.say(files_checked=answer)
@@ -298,6 +300,10 @@ class NodeAgent:
             self._folder.store(identity)
             self._identity = identity
 
+    def heard_position(self, position: str) -> None:
+        """Keep how far the scheduler's store is."""
+        self._store_position.keep(position)
+
     def carry_out(
         self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None, receipt: Receipt
     ) -> None:
@@ -361,6 +367,9 @@ class NodeAgent:
             protocol_version=PROTOCOL_VERSION,
             takes_credential=True,
             knows_lineages=True,
+            store_position=self._store_position.text,
+            store_id=self._identity.store_id,
+            highest_term=self._heartbeats.highest_term,
         )
 
     def _info(self) -> node_pb2.NodeInfo:
@@ -396,12 +405,26 @@ class NodeAgent:
             _log.warning("how the agent stands with its scheduler cannot be written down: %s", problem.strerror)
 
     def _accept(self, answer: node_agent_pb2.RegisterResponse) -> None:
+        if self._identity.store_id and answer.store_id not in ("", self._identity.store_id):
+            _log.warning(
+                "the scheduler has another store than the one before, whose term was %d", self._heartbeats.highest_term
+            )
+            self._keep_store(answer.store_id, 0)
+            self._heartbeats.another_store()
         if answer.term < self._heartbeats.highest_term:
             raise StaleTerm(answer.term, self._heartbeats.highest_term)
+        if answer.store_id and not self._identity.store_id:
+            self._keep_store(answer.store_id, self._identity.highest_term)
+        self._store_position.keep(answer.store_position, is_synced=True)
         if answer.credential:
             self._node.credential.keep(answer.credential)
         if self._node.isolating is not None:
             self._node.isolating.take_owner(answer.owner)
+
+    def _keep_store(self, store_id: str, highest_term: int) -> None:
+        identity = replace(self._identity, store_id=store_id, highest_term=highest_term)
+        self._folder.store(identity)
+        self._identity = identity
 
     async def _hold(self, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.HasField("command_valid_for"):

@@ -56,6 +56,10 @@ class AgentPort(Protocol):
         """See that this term is stored before anything of it is carried out."""
         ...
 
+    def heard_position(self, position: str) -> None:
+        """The scheduler's store is so far now."""
+        ...
+
     def carry_out(
         self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None, receipt: Receipt
     ) -> None:
@@ -84,6 +88,10 @@ class Heartbeats:
     def highest_term(self) -> int:
         """The highest term ever seen."""
         return self._inbox.highest_term
+
+    def another_store(self) -> None:
+        """The scheduler has another store than before: its terms count anew."""
+        self._inbox.another_store()
 
     def report(self, report: Report) -> None:
         """Send a report, and again on each new stream until the scheduler has stored it."""
@@ -182,6 +190,8 @@ class Heartbeats:
         if judgement is Judgement.DUPLICATE:
             return
         self._duties.heard_term(message.term)
+        if message.store_position:
+            self._duties.heard_position(message.store_position)
         self._outbox.acknowledge(message.acked_sequence)
         heartbeat_sent_us = self._heard(message.newest_heartbeat)
         if message.WhichOneof("command") is None:

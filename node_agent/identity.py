@@ -18,7 +18,7 @@ IDENTITY_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """`agent_id` is random and stays; `incarnation` rises with each start; `highest_term` ever seen.
+    """`agent_id` is random and stays; `incarnation` rises with each start; `highest_term` ever seen of `store_id`.
 
     `is_from_before`: the agent was here before it could be chosen as whom jobs run, and shares its account as it did.
     """
@@ -27,6 +27,7 @@ class Identity:
     incarnation: int
     highest_term: int
     is_from_before: bool = False
+    store_id: str = ""
 
 
 class DataFolder:
@@ -75,6 +76,7 @@ class DataFolder:
                 incarnation=int(fields["incarnation"]),
                 highest_term=int(fields["highest_term"]),
                 is_from_before=bool(fields.get("is_from_before", True)),
+                store_id=str(fields.get("store_id", "")),
             )
         except FileNotFoundError:
             return None

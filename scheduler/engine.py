@@ -315,7 +315,9 @@ class Engine:
         """Turn until cancelled or stopped. Anything but an unavailable store ends the program."""
         self._last_tick = self.now()
         why, jobs_above, sessions_above = self._gap
-        started = SchedulerStarted(at=self.now(), gap=why, jobs_above=jobs_above, sessions_above=sessions_above)
+        started = SchedulerStarted(
+            at=self.now(), gap=why, jobs_above=jobs_above, sessions_above=sessions_above, term=self.store.term
+        )
         self._post(_Waiting(started, None, is_request=False))
         ticker = asyncio.create_task(self._tick(), name="engine-tick")
         try:

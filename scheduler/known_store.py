@@ -34,6 +34,9 @@ NOTED_EVERY_SECONDS = 2.0
 NUMBERS_STEP = 1_000
 """After a gap numbers of jobs go on behind the next multiple of it: what came in the last moments is not known, too."""
 
+TERMS_STEP = 1_000
+"""The same of terms: a node obeys no scheduler of a lower one than it has heard, and may have heard of later starts."""
+
 ACCEPT = "gpuctl scheduler --accept-restored"
 
 
@@ -79,19 +82,34 @@ def gap_of(known: KnownStore | None, found: Meta | None, starts: Sequence[Began]
         if found is None and leftovers:
             return f"the database is empty, and the data folder holds what another has left ({', '.join(leftovers)})"
         return ""
-    had = f"the data folder has seen one with jobs up to {known.next_job - 1:,} (term {known.term})"
+    had = _had(known)
     if found is None:
         return f"the database is empty, and {had}"
     if found.store_id not in ("", known.store_id):
         return f"the database is not that of this data folder: {had}"
-    if not is_known(found, starts, known):
-        return f"the database is older than it was: it ends in term {found.term}, and {had}"
+    if not is_known(found.record_seq, starts, known):
+        return _older(found.term, known)
     return ""
 
 
-def is_known(found: Meta, starts: Sequence[Began], known: KnownStore) -> bool:
+def _older(term: int, known: KnownStore) -> str:
+    return f"the database is older than it was: it ends in term {term}, and {_had(known)}"
+
+
+def _had(known: KnownStore) -> str:
+    return f"the data folder has seen one with jobs up to {known.next_job - 1:,} (term {known.term})"
+
+
+def _restored(gap: str) -> GpufleetError:
+    step = f"Put the newest database back; to go on without what it lacks: {ACCEPT}"
+    return GpufleetError(
+        Reason.STORE_RESTORED, gap, next_step=f"{step} (with the options that it is always started with)."
+    )
+
+
+def is_known(newest_sequence: int, starts: Sequence[Began], known: KnownStore) -> bool:
     """Whether a store holds what is known of it: the start, and all that this had stored by then."""
-    ends = [*(each.begin_sequence for each in starts[1:]), found.record_seq]
+    ends = [*(each.begin_sequence for each in starts[1:]), newest_sequence]
     for began, end in zip(starts, ends, strict=False):
         if began.lineage == known.lineage:
             return known.sequence <= end
@@ -106,16 +124,20 @@ class Memory:
         self._accepts = accepts
         self._written: KnownStore | None = None
         self._has_mark = False
+        self._starts: Sequence[Began] = ()
+        self.contradicted = asyncio.Event()
+        """Set once it came out that the store lacks history: nothing may be decided by it any more."""
+        self.contradiction: GpufleetError | None = None
         self.gap = ""
         self.jobs_above = JobId(0)
         """Up to where numbers of jobs may have been given, where there is a gap."""
         self.sessions_above = 0
         """The same of sessions."""
 
-    def admit(self, found: Meta | None, starts: Sequence[Began]) -> None:
+    def admit(self, found: Meta | None, starts: Sequence[Began]) -> int:
         """Refuse a store that is not the one that is known, as new as it was, or that may be half of one.
 
-        Errors: STORE_RESTORED, RESTORE_UNFINISHED.
+        Answers the term above which this start's is to be. Errors: STORE_RESTORED, RESTORE_UNFINISHED.
         """
         known, mark = read_known(self._data), read_mark(self._data)
         if mark is not None and not mark.is_finished:
@@ -124,24 +146,43 @@ class Memory:
         restored = mark if mark is not None and found is not None and mark.is_of(found.store_id, found.term) else None
         self.gap = restored.gap if restored is not None else gap_of(known, found, starts, self._leftovers())
         if not self.gap:
-            return
+            # Who says that it was put back may know of nodes that have heard of more than the folder.
+            return _terms_above(found.term) if self._accepts and found is not None else 0
         if not self._accepts and restored is None:  # who restores a store has accepted it
-            raise GpufleetError(
-                Reason.STORE_RESTORED,
-                self.gap,
-                next_step=f"Put the newest database back; to go on without what it lacks: {ACCEPT}"
-                " (with the options that it is always started with).",
-            )
+            raise _restored(self.gap)
         self.jobs_above = jobs_above(known, newest_output(self._data))
         if restored is not None:
             self.jobs_above = max(self.jobs_above, JobId(restored.jobs_above))
         self.sessions_above = max(sessions_above(known, 0), 0 if restored is None else restored.sessions_above)
         log.warning("a store with a gap was accepted", extra=fields(gap=self.gap, jobs_go_on_above=self.jobs_above))
         log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
+        return _terms_above(known.term if known is not None else 0, found.term if found is not None else 0)
+
+    def opened(self, starts: Sequence[Began]) -> None:
+        """The store was admitted, and these are its starts, the present one the last."""
+        self._starts = tuple(starts)
+
+    def has(self, told: KnownStore, newest: KnownStore) -> bool:
+        """Whether what somebody was told of a store is in this one, which is as new as `newest`."""
+        return told.store_id == newest.store_id and is_known(newest.sequence, self._starts, told)
+
+    def contradict(self, told: KnownStore, newest: KnownStore) -> GpufleetError:
+        """The store lacks what a scheduler told of it: remember that in the place of what the folder knew.
+
+        From here on nothing else is noted, so that the next start says the same. Answers what to say.
+        """
+        if self.contradiction is None:
+            self.contradiction = _restored(_older(newest.term, told))
+            try:
+                write_known(self._data, told)
+            except OSError as problem:
+                log.error("what is known of the store cannot be written", extra=fields(why=str(problem)))
+            self.contradicted.set()
+        return self.contradiction
 
     def note(self, known: KnownStore, *, is_synced: bool = False) -> None:
         """Remember how far the store is now. That it cannot be written stops nothing."""
-        if known == self._written and not is_synced:
+        if self.contradiction is not None or (known == self._written and not is_synced):
             return
         try:
             write_known(self._data, known, is_synced=is_synced or self._has_mark)
@@ -185,3 +226,7 @@ def sessions_above(known: KnownStore | None, *given: int) -> int:
 
 def _behind(highest: int) -> int:
     return (highest // NUMBERS_STEP + 1) * NUMBERS_STEP
+
+
+def _terms_above(*given: int) -> int:
+    return (max(given) // TERMS_STEP + 1) * TERMS_STEP

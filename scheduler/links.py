@@ -6,6 +6,7 @@ A command for a node without a connection is dropped on purpose: the node's next
 import asyncio
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ LINGER_SECONDS = 0.05
 The acknowledgement of a beat, which is timed, does not.
 """
 
+POSITION_TOLD_EVERY_SECONDS = 2.0
+"""How often, at most, a node is told how far the store is: as often as the data folder notes it."""
+
 Message = node_agent_pb2.HeartbeatResponse
 
 
@@ -49,9 +53,12 @@ class OpenCheck:
 
 
 class AgentStream:
-    """One heartbeat stream. `term` and `sequence` number what goes down; `acked` and `newest` answer what came up."""
+    """One heartbeat stream. `term` and `sequence` number what goes down; `acked` and `newest` answer what came up.
 
-    def __init__(self, node: NodeName, incarnation: int, term: int) -> None:
+    `position` is how far the store is (store_position.py); what was told with Register is told again at first.
+    """
+
+    def __init__(self, node: NodeName, incarnation: int, term: int, position: Callable[[], str] = lambda: "") -> None:
         self.node = node
         self.incarnation = incarnation
         self.stream = 0
@@ -61,6 +68,9 @@ class AgentStream:
         self.newest = 0
         self._undone: dict[int, None] = {}
         self._told = (0, 0)
+        self._position = position
+        self._position_told = ""
+        self._position_told_s = 0.0
         self._is_due = False
         self._due_soon: asyncio.TimerHandle | None = None
         self._waiting: deque[Message] = deque()
@@ -128,6 +138,7 @@ class AgentStream:
             if self._is_due and (self._waiting or (self.acked, self.newest) != self._told):
                 messages = list(self._waiting) or [Message()]
                 self._waiting.clear()
+                messages[0].store_position = self._new_position()
                 self._told = (self.acked, self.newest)
                 self._is_due = False
                 if self._due_soon is not None:
@@ -137,6 +148,16 @@ class AgentStream:
             self._wakeup.clear()
             await self._wakeup.wait()
         return []
+
+    def _new_position(self) -> str:
+        """How far the store is, where it is time to tell that; else nothing."""
+        now_s = time.monotonic()
+        if now_s - self._position_told_s < POSITION_TOLD_EVERY_SECONDS or self._position_told == (
+            text := self._position()
+        ):
+            return ""
+        self._position_told, self._position_told_s = text, now_s
+        return text
 
     def _stamped(self, message: Message) -> Message:
         self._sequence += 1

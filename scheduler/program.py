@@ -55,8 +55,8 @@ from .series.visit_log import VisitLog
 from .session_links import SessionLinks
 from .state.attempts import OutputEnd
 from .state.commands import LaunchAttempt
-from .state.events import OutputSynced, RankRefused
-from .state.ids import ModelName, RankKey, UserName
+from .state.events import NumbersSeen, OutputSynced, RankRefused
+from .state.ids import JobId, ModelName, RankKey, UserName
 from .state.jobs import Job
 from .state.limits import BandRights, GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from .state.sessions.session import Access, SessionLimits
@@ -64,6 +64,7 @@ from .state.specs import Band, GpuMode
 from .state.units import Instant, Span
 from .store.errors import StoreError
 from .store.opening import open_store
+from .store_position import StorePositions
 from .trackers import jobs_of
 from .verifying import store_url
 from .watching import ChangeHub
@@ -165,6 +166,7 @@ class Program:
         self._data = data
         self._memory = Memory(data, accepts=accepts_restored)
         store = open_store(store_url(settings.now), self._memory.admit)
+        self._memory.opened(store.starts)
         self._store: Store = store
         self._store_id = store.store_id
         self._clock = SlewedClock(self._store.newest_instant())
@@ -214,6 +216,9 @@ class Program:
             output_is_shared=lambda: settings.now.privacy.output == "team",
             handlers=lambda: settings.now.handlers,
         )
+        positions = StorePositions(
+            workers.positions, self._memory, self._known_store, self._engine.view.durable, self._raise_numbers
+        )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels, tunnels = Channels(self._links), Tunnels(self._links)
         box.check(self._engine.view.durable.secrets.values())
@@ -250,6 +255,7 @@ class Program:
                 blobs,
                 self._recorder.take_beat,
                 workers.origins,
+                positions,
             ),
             authenticator,
             settings.now.limits.message_bytes_max,
@@ -262,6 +268,10 @@ class Program:
         log.warning("a launch could not leave", extra=fields(attempt=str(launch.key), reason=why, why=message))
         refused = RankRefused(at=self._engine.now(), node=launch.node, key=launch.key, reason=why, message=message)
         self._engine.report(refused)
+
+    def _raise_numbers(self, jobs_above: JobId, sessions_above: int) -> None:
+        seen = NumbersSeen(at=self._engine.now(), jobs_above=jobs_above, sessions_above=sessions_above)
+        self._engine.report(seen)
 
     def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
         self._engine.report(OutputSynced(at=self._engine.now(), key=key, ends=ends))
@@ -310,19 +320,27 @@ class Program:
             asyncio.create_task(self._memory.run(self._known_store), name="known-store"),
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
+        contradicted = asyncio.create_task(self._end_when_contradicted(), name="contradicted")
         try:
             await self._until_begun(engine, stop)
             await self._begin_to_serve()
-            await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stop, contradicted, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
+            if self._memory.contradiction is not None:
+                raise self._memory.contradiction
         except StoreError as error:
             log.critical("the store can no longer be used", extra=fields(why=str(error)))
             raise
         finally:
             log.info("stopping")
-            await self._stop([*tasks, stop])
+            await self._stop([*tasks, stop, contradicted])
+
+    async def _end_when_contradicted(self) -> None:
+        """Where a node knows history that the store lacks, nothing more is decided."""
+        await self._memory.contradicted.wait()
+        self._engine.stop()
 
     async def _until_begun(self, *ends: asyncio.Task[object]) -> None:
         """Where a gap was accepted, that is stored before the data folder knows this store, or anybody calls."""

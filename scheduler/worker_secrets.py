@@ -18,6 +18,7 @@ from .job_tokens import JobTokens
 from .key_files import read_or_make_key
 from .node_tokens import NodeTokens
 from .origins import Origins
+from .position_seal import PositionSeal
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
 from .state.ids import RankKey
@@ -32,7 +33,7 @@ class WorkerSecrets:
     """Makes the secrets of each attempt from one key. `key` is for tests; by default it is new.
 
     `jobs` makes the tokens that jobs have of themselves, `nodes` the credentials of nodes, and `origins` what
-    launches say of their jobs, of the same key.
+    launches say of their jobs, of the same key, and `positions` seals what nodes are told of the store.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -40,6 +41,7 @@ class WorkerSecrets:
         self.jobs = JobTokens(self._key)
         self.nodes = NodeTokens(self._key)
         self.origins = Origins(self._key)
+        self.positions = PositionSeal(self._key)
 
     def ticket_secret(self, key: RankKey) -> bytes:
         """What signs the tickets of this attempt's worker, which is its rank 0."""

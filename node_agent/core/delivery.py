@@ -132,6 +132,10 @@ class Inbox:
     _newest: int = 0
     _open: set[int] = field(default_factory=set)
 
+    def another_store(self) -> None:
+        """What comes is of another store than what came, and its terms count anew."""
+        self.highest_term = 0
+
     def stream_opened(self) -> None:
         """Numbers down begin anew with each stream."""
         self._stream += 1

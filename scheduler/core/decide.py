@@ -81,6 +81,8 @@ def decide(state: State, event: Event) -> Decision:
             return nodes.on_node_beat(state, event)
         case events.SchedulerStarted():
             return together(gaps.on_scheduler_started(state, event), renumbered(state, event.at))
+        case events.NumbersSeen():
+            return gaps.on_numbers_seen(state, event)
         case events.NodeDisconnected() | events.ReadingResumed():
             return NOTHING
         case events.RankReady():

@@ -5,7 +5,7 @@ A database that was put back lacks what happened since it was copied, and somebo
 """
 
 from ..policy.gap import is_over
-from ..state.events import Event, InventoryReported, RankExited, RankRefused, SchedulerStarted
+from ..state.events import Event, InventoryReported, NumbersSeen, RankExited, RankRefused, SchedulerStarted
 from ..state.gap import HistoryGap
 from ..state.ids import JobId
 from ..state.records import AttemptFound, GapAccepted, GapClosed, GapNodeReported, NumbersRaised, Record
@@ -18,17 +18,34 @@ def on_scheduler_started(state: State, event: SchedulerStarted) -> Decision:
     """With a gap: give only numbers above those that are known to have been given, and wait for what nodes tell."""
     if not event.gap:
         return NOTHING
-    counters, records = state.durable.counters, list[Record]()
-    if event.jobs_above >= counters.next_job or event.sessions_above >= counters.next_session:
-        next_job = JobId(max(event.jobs_above + 1, counters.next_job))
-        next_session = event.sessions_above + 1 if event.sessions_above >= counters.next_session else 0
-        raised = NumbersRaised(at=event.at, next_job=next_job, next_session=next_session, reason=event.gap)
-        records.append(raised)
+    counters, records = state.durable.counters, _raised(state, event, event.gap)
     awaited = tuple(sorted(state.durable.nodes))
     jobs_from = JobId(max(event.jobs_above + 1, counters.next_job))
     below = JobId(counters.next_job)
-    gap = HistoryGap(at=event.at, reason=event.gap, jobs_below=below, jobs_from=jobs_from, awaited=awaited)
+    gap = HistoryGap(
+        at=event.at,
+        reason=event.gap,
+        jobs_below=below,
+        jobs_from=jobs_from,
+        awaited=awaited,
+        term=event.term,
+    )
     return Decision(records=(*records, GapAccepted(at=event.at, gap=gap)))
+
+
+def on_numbers_seen(state: State, event: NumbersSeen) -> Decision:
+    """History that was given up went further than was known then."""
+    return Decision(records=tuple(_raised(state, event, "a node knows higher numbers of history that was given up")))
+
+
+def _raised(state: State, seen: SchedulerStarted | NumbersSeen, reason: str) -> list[Record]:
+    """That numbers go on above those that were seen, where they are not yet."""
+    counters = state.durable.counters
+    if seen.jobs_above < counters.next_job and seen.sessions_above < counters.next_session:
+        return []
+    next_job = JobId(max(seen.jobs_above + 1, counters.next_job))
+    next_session = seen.sessions_above + 1 if seen.sessions_above >= counters.next_session else 0
+    return [NumbersRaised(at=seen.at, next_job=next_job, next_session=next_session, reason=reason)]
 
 
 def reported_by(state: State, event: Event, decision: Decision) -> Decision:

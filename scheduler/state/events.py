@@ -384,13 +384,23 @@ class SchedulerStarted:
     """The store was loaded. Every node's span begins anew.
 
     With a `gap`, why the store lacks jobs that there were, these may have had numbers up to `jobs_above`, and sessions
-    up to `sessions_above`.
+    up to `sessions_above`. `term` is that of the start.
     """
 
     at: Instant
     gap: str = ""
     jobs_above: JobId = JobId(0)
     sessions_above: int = 0
+    term: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersSeen:
+    """A node knows of history that was given up, with numbers of jobs and sessions up to these: they go on above."""
+
+    at: Instant
+    jobs_above: JobId
+    sessions_above: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,6 +480,7 @@ Event = (
     | SecretSubmitted
     | SecretRemovalRequested
     | SchedulerStarted
+    | NumbersSeen
     | ReadingResumed
     | ClockAdvanced
     | SessionEvent

@@ -21,7 +21,8 @@ class HistoryGap:
     Jobs below `jobs_below` were there before. None of them is placed until the nodes in `awaited`, all that the store
     knew, have told what they run, and the fence of nodes that it does not know has passed (policy/gap.py); those in
     `released`, spans of ids, are placed all the same. Those from `jobs_below` on and below `jobs_from` the store lacks;
-    of them `found` were told by nodes, and are kept as they ended. `is_closed`: nothing waits for it any more.
+    of them `found` were told by nodes, and are kept as they ended. `is_closed`: nothing waits for it any more. `term`
+    is that of the start: history of lower ones that the store lacks was given up; 0 where an older version accepted it.
     """
 
     at: Instant
@@ -32,6 +33,7 @@ class HistoryGap:
     released: tuple[tuple[JobId, JobId], ...] = ()
     found: tuple[JobId, ...] = ()
     is_closed: bool = False
+    term: int = 0
 
     def has_released(self, job: JobId) -> bool:
         """Whether a person let this job start all the same."""

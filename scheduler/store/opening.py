@@ -27,11 +27,14 @@ STARTS_KEPT = 10_000
 EXAMPLES = "write sqlite:////path/to/scheduler.db or postgresql://user@host/database"
 
 
-Admit = Callable[[Meta | None, Sequence[Began]], None]
-"""Looks at what a store says of itself, None where there is none yet, and raises what keeps it from being opened."""
+Admit = Callable[[Meta | None, Sequence[Began]], int]
+"""Looks at what a store says of itself, None where there is none yet, and raises what keeps it from being opened.
+
+Answers a term that the new one must be above of; 0 for none.
+"""
 
 
-def open_store(url: str, admit: Admit = lambda found, starts: None) -> SqlStore:
+def open_store(url: str, admit: Admit = lambda found, starts: 0) -> SqlStore:
     """The store at sqlite:///FILE or postgresql://…, made where there is none, with a term above every earlier one.
 
     A store that is not admitted stays as it is. Errors: those of `admit`, StoreUrlInvalid, StoreLocked, StoreTooNew,
@@ -42,8 +45,8 @@ def open_store(url: str, admit: Admit = lambda found, starts: None) -> SqlStore:
         name = parse_url(url).render_as_string(hide_password=True)
         with read_as_stored(name), explained(database), database.engine.begin() as connection:
             upgrade(connection)
-            admit(reading.meta_of(connection), reading.starts_of(connection))
-            _claim_term(connection)
+            above = admit(reading.meta_of(connection), reading.starts_of(connection))
+            _claim_term(connection, above)
         return SqlStore(database, Codec(), reading.only_meta(database), reading.starts(database))
     except UnknownRevision as error:
         database.close()
@@ -122,8 +125,8 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-def _claim_term(connection: Connection) -> None:
-    """Begin a term, and the lineage that belongs to it alone, in one transaction."""
+def _claim_term(connection: Connection, above: int) -> None:
+    """Begin a term above this one, and the lineage that belongs to it alone, in one transaction."""
     stored = connection.execute(select(meta.c.format)).scalar()
     if stored is None:
         first = {"id": 1, "format": FORMAT, "term": 1, "commit_number": 0, "record_seq": 0, "newest_us": 0}
@@ -133,6 +136,7 @@ def _claim_term(connection: Connection) -> None:
     else:
         connection.execute(update(meta).values(format=FORMAT, term=meta.c.term + 1, commit_number=0))
     connection.execute(update(meta).where(meta.c.store_id == "").values(store_id=secrets.token_hex(LINEAGE_BYTES)))
+    connection.execute(update(meta).where(meta.c.term <= above).values(term=above + 1))
     term, begin_seq = connection.execute(select(meta.c.term, meta.c.record_seq)).one()
     began = {"term": term, "lineage": secrets.token_hex(LINEAGE_BYTES), "begin_seq": begin_seq}
     connection.execute(insert(lineage).values(began))

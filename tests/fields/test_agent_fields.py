@@ -96,6 +96,7 @@ BY_THE_LINK = {
     "sequence": "counted by the link",
     "acked_sequence": "what was acknowledged is forgotten by the link",
     "newest_heartbeat": "the link judges by it how old a command is",
+    "store_position": "kept by the link, as it is (tests/node_agent/test_store_position.py)",
 }
 
 
@@ -357,6 +358,7 @@ def test_what_an_agent_registers_with_reaches_the_core(name: str) -> None:
 def test_every_field_of_a_registration_is_looked_at() -> None:
     known = {path.partition(".")[0] for path in paths(node_agent_pb2.RegisterRequest.DESCRIPTOR)}
     of_the_call = {"protocol_version", "takes_credential", "knows_lineages"}
+    of_the_call |= {"store_position", "store_id", "highest_term"}  # of the shell: tests/store/test_store_position.py
     assert known == {"agent_id", "boot_id", "node", "incarnation", "info"} | of_the_call
 
 

@@ -137,6 +137,9 @@ class RegisterRequest(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     TAKES_CREDENTIAL_FIELD_NUMBER: _builtins.int
     KNOWS_LINEAGES_FIELD_NUMBER: _builtins.int
+    STORE_POSITION_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    HIGHEST_TERM_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name: 1 to 63 letters, digits, '.', '-' or '_'."""
     agent_id: _builtins.str
@@ -151,6 +154,16 @@ class RegisterRequest(_message.Message):
     """Whether the agent keeps a credential that it is given, and proves itself by it from then on."""
     knows_lineages: _builtins.bool
     """Whether the agent names attempts by their lineage, too."""
+    store_position: _builtins.str
+    """The newest position of a scheduler's store that this node was told, as it was told; empty where it was told none. A
+    scheduler that wrote it, and whose store lacks what it says, does not go on (STORE_RESTORED).
+    """
+    store_id: _builtins.str
+    """Id of the store whose terms the agent has heard, and the highest of them; empty and 0 for none. A scheduler of that
+    store and a lower term refuses the node, which would not obey it.
+    """
+    highest_term: _builtins.int
+    """See store_id."""
     @_builtins.property
     def info(self) -> _node_pb2.NodeInfo:
         """The machine."""
@@ -166,10 +179,13 @@ class RegisterRequest(_message.Message):
         protocol_version: _builtins.int = ...,
         takes_credential: _builtins.bool = ...,
         knows_lineages: _builtins.bool = ...,
+        store_position: _builtins.str = ...,
+        store_id: _builtins.str = ...,
+        highest_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "incarnation", b"incarnation", "info", b"info", "knows_lineages", b"knows_lineages", "node", b"node", "protocol_version", b"protocol_version", "takes_credential", b"takes_credential"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "highest_term", b"highest_term", "incarnation", b"incarnation", "info", b"info", "knows_lineages", b"knows_lineages", "node", b"node", "protocol_version", b"protocol_version", "store_id", b"store_id", "store_position", b"store_position", "takes_credential", b"takes_credential"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -190,6 +206,8 @@ class RegisterResponse(_message.Message):
     CREDENTIAL_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     ASKS_FOR_ALL_FIELD_NUMBER: _builtins.int
+    STORE_POSITION_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler: rises with each of its starts."""
     seen_address: _builtins.str
@@ -206,6 +224,12 @@ class RegisterResponse(_message.Message):
     """Whether the inventories of this connection are to list what was forgotten, too, and say of each rank its origin: the
     scheduler's store was put back and lacks history.
     """
+    store_position: _builtins.str
+    """How far the scheduler's store is, in words that it alone can write: up to 1,000 characters, to be kept in place of the
+    one before and given back with the next Register.
+    """
+    store_id: _builtins.str
+    """Id of the store: terms count within one store."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats; 2 s by default."""
@@ -230,10 +254,12 @@ class RegisterResponse(_message.Message):
         credential: _builtins.str = ...,
         owner: _builtins.str = ...,
         asks_for_all: _builtins.bool = ...,
+        store_position: _builtins.str = ...,
+        store_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_for_all", b"asks_for_all", "command_valid_for", b"command_valid_for", "credential", b"credential", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "owner", b"owner", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_for_all", b"asks_for_all", "command_valid_for", b"command_valid_for", "credential", b"credential", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "owner", b"owner", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "store_id", b"store_id", "store_position", b"store_position", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1870,6 +1896,7 @@ class HeartbeatResponse(_message.Message):
     CLOSE_CHANNEL_FIELD_NUMBER: _builtins.int
     OPEN_EXEC_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    STORE_POSITION_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
     sequence: _builtins.int
@@ -1881,6 +1908,8 @@ class HeartbeatResponse(_message.Message):
     that the fence counts from: a beat that changes nothing durable needs no commit, so that a store that is away for
     a while ends no job.
     """
+    store_position: _builtins.str
+    """As in RegisterResponse, where it is another than was told last; every 2 s at most."""
     @_builtins.property
     def launch(self) -> Global___Launch:
         """Start a rank."""
@@ -1993,10 +2022,11 @@ class HeartbeatResponse(_message.Message):
         close_channel: Global___CloseChannelCommand | None = ...,
         open_exec: Global___OpenExecCommand | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
+        store_position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "store_position", b"store_position", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_exec"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015

@@ -33,6 +33,7 @@ from ...state.ids import NodeName, RankKey
 from ...state.nodes import Node
 from ...state.replies import NodeChanged, Reply
 from ...state.units import MB, Span
+from ...store_position import StorePositions
 from ...wire.convert import duration, rank_key
 from ...wire.usages import memory_peaks, reported_use
 from ...wire.validate import node_name, span_of
@@ -83,6 +84,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     _blobs: BlobStore | None = None
     _record_beat: Callable[[NodeName, Iterable[DeviceReading]], None] = lambda node, readings: None
     _origins: Origins | None = None
+    _positions: StorePositions | None = None
     _reports: set[asyncio.Future[Reply]] = field(default_factory=set, init=False)
     _told: dict[NodeName, asyncio.Event] = field(default_factory=dict, init=False)
 
@@ -103,6 +105,9 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         check_certificate(caller(), f"node:{name}", "node")
         if caller().node is not None:
             check_own_node(self._engine.view, caller(), name)
+        if self._positions is not None:
+            self._positions.judge(name, request.store_position)
+            self._positions.check_term(name, request.store_id, request.highest_term)
         address = _peer(context)
         event = events.NodeAnnounced(
             at=self._engine.now(),
@@ -131,7 +136,12 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             credential=credential,
             owner=accounts.owner if accounts.is_alone else "",
             asks_for_all=self._origins is not None and _has_gap(self._engine),
+            store_position=self._position(),
+            store_id=self._positions.store_id if self._positions is not None else "",
         )
+
+    def _position(self) -> str:
+        return self._positions.text() if self._positions is not None else ""
 
     async def Heartbeat(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes to its context
         self, request_iterator: AsyncIterator[node_agent_pb2.HeartbeatRequest], context: Any
@@ -141,7 +151,8 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         if first is None or first.WhichOneof("body") != "inventory":
             raise invalid("inventory", "must be the first message of a stream")
         self._check_stream(first)
-        connection = AgentStream(node_name(first.node), first.incarnation, self._engine.store.term)
+        term = self._engine.store.term
+        connection = AgentStream(node_name(first.node), first.incarnation, term, self._position)
         self._links.join(connection)
         writer = asyncio.create_task(write_all(connection.next_messages, context), name=f"heartbeat-{connection.node}")
         reader = asyncio.create_task(self._read(first, connection, request_iterator), name=f"reports-{connection.node}")

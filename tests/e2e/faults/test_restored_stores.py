@@ -32,7 +32,7 @@ async def accepted(fleet: Fleet) -> None:
 
 
 async def test_a_job_of_a_restored_database_is_given_nothing_of_what_the_lost_one_ran(fleet: Fleet) -> None:
-    await fleet.add_node("n1")
+    agent = await fleet.add_node("n1")
     alices, bobs, carols = (fleet.work / name for name in ("alice", "bob", "carol"))
     async with fleet.client() as client:
         assert (await client.run("true")).id == 1
@@ -48,11 +48,15 @@ async def test_a_job_of_a_restored_database_is_given_nothing_of_what_the_lost_on
         assert await client.stdout(2) == b"secret of alice\n"
     await fleet.scheduler.stop()
 
-    # Where the folder is as old as the database nobody notices: the same number, term and tombstone, another lineage.
+    # Where all that remembers is as old as the database nobody notices: the same number, term and tombstone, another
+    # lineage.
+    await agent.stop()
+    (agent.data / "store-position").unlink()
     shutil.copy(data / "known-store.json", newest := fleet.folder / "newest.seen")
     shutil.copy(copy, database)
     shutil.copy(seen, data / "known-store.json")
     await fleet.scheduler.start()
+    agent.spawn()
     await fleet.node_is_ready("n1")
     async with fleet.client() as client:
         bob = await client.run(*marking("of bob", bobs))
