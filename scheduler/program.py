@@ -55,7 +55,7 @@ from .series.visit_log import VisitLog
 from .session_links import SessionLinks
 from .state.attempts import OutputEnd
 from .state.commands import LaunchAttempt
-from .state.events import NumbersSeen, OutputSynced, RankRefused
+from .state.events import NumbersReported, OutputSynced, RankRefused
 from .state.ids import JobId, ModelName, RankKey, UserName
 from .state.jobs import Job
 from .state.limits import BandRights, GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
@@ -270,7 +270,7 @@ class Program:
         self._engine.report(refused)
 
     def _raise_numbers(self, jobs_above: JobId, sessions_above: int) -> None:
-        seen = NumbersSeen(at=self._engine.now(), jobs_above=jobs_above, sessions_above=sessions_above)
+        seen = NumbersReported(at=self._engine.now(), jobs_above=jobs_above, sessions_above=sessions_above)
         self._engine.report(seen)
 
     def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:

@@ -138,6 +138,7 @@ def judge_server(
         )
     if server.HasField("store_gap"):
         yield judge_gap(server.store_gap, server.server_time.ToDatetime(UTC))
+        yield from judge_told(server.store_gap)
     yield judge_disk(server.output_free_bytes)
     if server.open_files_max:
         yield judge_open_files(server)
@@ -147,7 +148,9 @@ def judge_gap(gap: scheduler_pb2.StoreGap, now: datetime) -> Finding:
     """What jobs wait for since the store was put back."""
     since = f"a store that lacks history was accepted {words.since(gap.accept_time, now)} ago"
     jobs = f"its jobs below {gap.jobs_below}"
-    fix = "See who waits: gpuctl queue. To start one all the same: gpuctl release JOB"
+    if gap.is_over or gap.is_released:
+        return ok("gap", f"{since}: {jobs} wait for nothing more of it")
+    fix = "See who waits: gpuctl queue. To start one all the same: gpuctl release JOB; all: gpuctl release --restored"
     nodes = list(gap.awaited_nodes)
     if nodes:
         more = len(nodes) - NAMES_SHOWN_MAX
@@ -159,6 +162,26 @@ def judge_gap(gap: scheduler_pb2.StoreGap, now: datetime) -> Finding:
         rest = format_duration(max(left, timedelta(seconds=1)))
         return warning("gap", f"{since}: {jobs} wait {rest} more for what nodes that joined meanwhile may run", fix)
     return ok("gap", f"{since}: of {jobs} only those with --no-requeue or a longer fence wait")
+
+
+def judge_told(gap: scheduler_pb2.StoreGap) -> Iterator[Finding]:
+    """Jobs of which nodes told, since the store was put back, what it lacks."""
+    if gap.found_job_count:
+        which = _ids_in_words(gap.found_job_ids, gap.found_job_count)
+        yield ok("found", f"the store lacks {which}, of which nodes told: gpuctl job {gap.found_job_ids[0]}")
+    if gap.given_up_job_count:
+        which = _ids_in_words(gap.given_up_job_ids, gap.given_up_job_count)
+        yield warning(
+            "done twice",
+            f"nodes told of attempts of {which} that do not count, as the store lacks them: it may be done twice",
+            f"See why: gpuctl story {gap.given_up_job_ids[0]}",
+        )
+
+
+def _ids_in_words(ids: Sequence[int], count: int) -> str:
+    more = count - len(ids[:NAMES_SHOWN_MAX])
+    named = ", ".join(str(each) for each in ids[:NAMES_SHOWN_MAX])
+    return f"{'job' if count == 1 else 'jobs'} {named}" + (f" and {more:,} more" if more else "")
 
 
 def judge_clock(server: scheduler_pb2.GetServerInfoResponse, asked_at: datetime, answered_at: datetime) -> Finding:

@@ -49,10 +49,23 @@ def hold(filters: Filters, options: Printing, jobs: Which = None, yes: Yes = Fal
     change_jobs(options, jobs, filters, holding("hold", is_held=True), is_sure=yes)
 
 
-def release(filters: Filters, options: Printing, jobs: Which = None, yes: Yes = False) -> None:
+def release(
+    filters: Filters,
+    options: Printing,
+    jobs: Which = None,
+    restored: Annotated[
+        bool,
+        Option("--restored", help="All jobs that wait since the database was put back, of everybody; for admins."),
+    ] = False,
+    yes: Yes = False,
+) -> None:
     """Let held jobs start."""
     from .bulk import change_jobs, holding
+    from .restored import release_restored
 
+    if restored:
+        release_restored(options, filters, jobs or (), is_sure=yes)
+        return
     change_jobs(options, jobs, filters, holding("release", is_held=False), is_sure=yes)
 
 

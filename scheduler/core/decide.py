@@ -81,8 +81,10 @@ def decide(state: State, event: Event) -> Decision:
             return nodes.on_node_beat(state, event)
         case events.SchedulerStarted():
             return together(gaps.on_scheduler_started(state, event), renumbered(state, event.at))
-        case events.NumbersSeen():
-            return gaps.on_numbers_seen(state, event)
+        case events.GapReleaseRequested():
+            return gaps.on_gap_release_requested(state, event)
+        case events.NumbersReported():
+            return gaps.on_numbers_reported(state, event)
         case events.NodeDisconnected() | events.ReadingResumed():
             return NOTHING
         case events.RankReady():

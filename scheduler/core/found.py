@@ -1,9 +1,11 @@
 """What nodes tell of history that the store lacks: attempts of its jobs are theirs again, jobs that it lacks are kept.
 
 Of a job that the store has as waiting, the newest attempt that a node tells of becomes the job's: one that runs goes
-on, one that has ended ends it as its keeper says. A job that the store lacks cannot go on, for nobody knows what it
-asked for: what runs of it is ended, and what is known of it stays in the history. Both rest on the origin in the
-launch, which only a scheduler can have written, for this attempt on this node (docs/design/lineages.md).
+on, one that has ended ends it as its keeper says. So it is of a job that the store has as running, where nobody has
+told that it does: the lost history placed a newer attempt only once the older one was dead. What is not taken up is
+told in the job's story, as it may have done its work already. A job that the store lacks cannot go on, for nobody knows
+what it asked for: what runs of it is ended, and what is known of it stays in the history. All of it rests on the origin
+in the launch, which only a scheduler can have written, for this attempt on this node (docs/design/lineages.md).
 """
 
 from collections.abc import Collection, Mapping
@@ -14,11 +16,11 @@ from gpufleet.jobs.runs import ExitCode, StopCause
 from ..policy.gap import gap_hold
 from ..state.attempts import Attempt, EndedAttempt, PlacedDevice, Placement, Rank, RankExit
 from ..state.commands import Command, KeepAttempt
-from ..state.events import InventoryReported, ReportedExited, ReportedRunning, ReportedState
+from ..state.events import InventoryReported, ReportedExited, ReportedRunning, ReportedStarting, ReportedState
 from ..state.gap import FOUND_MAX, Origin
 from ..state.ids import DeviceUuid, JobId, RankKey
-from ..state.jobs import Deferred, Finished, Held, Job, Queued
-from ..state.records import AttemptFound, JobFound, Record
+from ..state.jobs import Deferred, Finished, Held, Job, Queued, Running, Starting
+from ..state.records import AttemptEnded, AttemptFound, AttemptGivenUp, JobFound, Record
 from ..state.shares import WHOLE_MILLI
 from ..state.specs import Band, JobSpec, Outcome, Resources
 from ..state.state import State
@@ -28,6 +30,13 @@ from .updating import limit_again
 
 STORE_GAP = "STORE_GAP"
 """The reason for which a job that the store lacks was ended."""
+
+GANG, WORKER = "a job on several nodes is not taken up", "a worker of a model is not taken up"
+NO_ROOM = "what it had is not free any more, or its machine was started again"
+NOT_NEWER = "the store has given its number to another attempt since"
+
+TOLD = (ReportedRunning, ReportedExited)
+"""What counts of an attempt: it ran."""
 
 STOPPED_TO_RUN_AGAIN = frozenset({StopCause.REQUEUED, StopCause.PREEMPTED})
 """Who was stopped so had not come to an end: the job waits again."""
@@ -59,22 +68,26 @@ def found_by(
     records: list[Record] = []
     commands: list[Command] = []
     kept: list[RankKey] = []
-    devices = _Devices(state, event)
+    over = {job_id for job_id, key in of_jobs.items() if _supersedes(state, event, key, origins[key])}
+    devices = _Devices(state, event, over)
     for job_id, key in of_jobs.items():
         job, what, origin = state.durable.jobs.get(job_id), told[key], origins[key]
         placement = origin.placement
         is_here = (placement.agent_id, placement.boot_id) == (event.agent_id, event.boot_id)
-        if job is not None and job_id < gap.gap.jobs_below and _may_be_adopted(job, key, origin):
-            if isinstance(what, ReportedExited):
-                records.append(_ended(event, job, key, origin, what.exit))
+        if job is not None and job_id < gap.gap.jobs_below and _is_the_same(job, origin):
+            why = _why_not(job, key, origin, is_over=job_id in over)
+            if not why and isinstance(what, ReportedExited):
+                records.extend((*_superseded(event, job), _ended(event, job, key, origin, what.exit)))
                 if key in seen:
                     kept.append(key)  # its node still has its output
-            elif isinstance(what, ReportedRunning) and is_here and devices.has_room(placement):
-                records.append(_running(event.at, job, key, origin, what))
+            elif not why and isinstance(what, ReportedRunning) and is_here and devices.has_room(placement):
+                records.extend((*_superseded(event, job), _running(event.at, job, key, origin, what)))
                 kept.append(key)
                 devices.take(placement)
                 limit = limit_again(job, event.node, key, what.time_limit)
                 commands.extend((KeepAttempt(node=event.node, key=key), *limit))
+            elif gap.gap.may_give_up(job_id, event.node):
+                records.append(_given_up(event, key, what, why or NO_ROOM))
         elif job is None and gap.gap.lacks(job_id) and key.rank == 0 and len(gap.gap.found) + len(records) < FOUND_MAX:
             job = _as_found(event, key, origin, what)
             if isinstance(what, ReportedExited) and key in seen:
@@ -88,12 +101,82 @@ def found_by(
     return Found(Decision(records=tuple(records), commands=tuple(commands)), frozenset(kept))
 
 
-def _may_be_adopted(job: Job, key: RankKey, origin: Origin) -> bool:
-    """Whether an attempt is this job's, and newer than all that the store knows."""
-    is_the_same = (job.user, job.submitted_at) == (origin.user, origin.submitted_at) and origin.is_of(job.spec.argv)
-    waits = isinstance(job.state, Queued | Deferred | Held)
-    is_plain = origin.node_count == 1 and not (origin.serves or job.spec.serves)
-    return is_the_same and waits and is_plain and key.attempt > job.attempt_count
+def superseded_by(state: State, event: InventoryReported) -> Collection[JobId]:
+    """Jobs whose attempt, as the store has it, is over by what this node tells: a newer one was placed."""
+    if gap_hold(state, event.at) is None:
+        return ()
+    told = {**dict(event.forgotten), **dict(event.entries)}
+    return {key.job for key, origin in event.origins if key in told and _supersedes(state, event, key, origin)}
+
+
+def _supersedes(state: State, event: InventoryReported, key: RankKey, origin: Origin) -> bool:
+    """Whether an attempt was placed after the one that the store has of its job, which nobody has told to run."""
+    gap, job = state.durable.gap, state.durable.jobs.get(key.job)
+    told = {**dict(event.forgotten), **dict(event.entries)}
+    if job is None or gap is None or job.id >= gap.jobs_below or not isinstance(told.get(key), TOLD):
+        return False
+    if not isinstance(job.state, Starting | Running) or not _is_the_same(job, origin) or not _is_plain(job, origin):
+        return False
+    attempt = job.state.attempt
+    is_newer = key.attempt > attempt.number and origin.placed_at > attempt.placed_at
+    if attempt.is_gang or not is_newer or key in attempt.keys(job.id):
+        return False
+    node = attempt.ranks[0].placement.node
+    if node == event.node:
+        return not isinstance(told.get(attempt.keys(job.id)[0]), ReportedRunning | ReportedStarting)
+    live = state.live.nodes.get(node)
+    return live is None or not live.has_inventory
+
+
+def _superseded(event: InventoryReported, job: Job) -> tuple[Record, ...]:
+    """The end of the attempt that the store has of a job, which the lost history has followed by another one."""
+    if not isinstance(job.state, Starting | Running):
+        return ()
+    attempt = job.state.attempt
+    message = f"node {event.node} has told of a newer attempt, which the store lacked when it was put back"
+    lost = RankExit(exit=None, reason=STORE_GAP, message=message, output_is_complete=False)
+    ended = EndedAttempt(
+        number=attempt.number,
+        placed_at=attempt.placed_at,
+        ended_at=event.at,
+        ranks=tuple(rank if rank.exit is not None else replace(rank, exit=lost) for rank in attempt.ranks),
+        reason=STORE_GAP,
+        message=message,
+        output_is_complete=False,
+        forecast=attempt.forecast,
+        lineage=attempt.lineage,
+    )
+    return (AttemptEnded(at=event.at, job=job.id, ended=ended),)
+
+
+def _is_the_same(job: Job, origin: Origin) -> bool:
+    return (job.user, job.submitted_at) == (origin.user, origin.submitted_at) and origin.is_of(job.spec.argv)
+
+
+def _is_plain(job: Job, origin: Origin) -> bool:
+    return origin.node_count == 1 and not (origin.serves or job.spec.serves)
+
+
+def _why_not(job: Job, key: RankKey, origin: Origin, *, is_over: bool) -> str:
+    """Why an attempt of a job is not taken up, a clause for people; empty where it is newer than all that is known."""
+    if origin.node_count > 1:
+        return GANG
+    if not _is_plain(job, origin):
+        return WORKER
+    if (isinstance(job.state, Queued | Deferred | Held) and key.attempt > job.attempt_count) or is_over:
+        return ""
+    attempt = job.attempt
+    return NOT_NEWER if attempt is None else f"attempt {job.id}/{attempt.number} of the job is there"
+
+
+def _given_up(event: InventoryReported, key: RankKey, what: ReportedState, why: str) -> AttemptGivenUp:
+    return AttemptGivenUp(
+        at=event.at,
+        key=key,
+        node=event.node,
+        is_running=isinstance(what, ReportedRunning),
+        reason=why,
+    )
 
 
 def _was_refused(what: ReportedState) -> bool:
@@ -104,13 +187,13 @@ def _was_refused(what: ReportedState) -> bool:
 class _Devices:
     """What of the node's devices is had by attempts of which it tells and that are decided to be there."""
 
-    def __init__(self, state: State, event: InventoryReported) -> None:
+    def __init__(self, state: State, event: InventoryReported, over: Collection[JobId]) -> None:
         self._there = {device.uuid for device in event.info.devices}
         self._held: dict[DeviceUuid, int] = {}
         told = {key for key, _ in (*event.entries, *event.forgotten)}
         for key in state.durable.hold(event.node).ranks:
             attempt = state.durable.jobs[key.job].attempt
-            if key in told and attempt is not None:
+            if key in told and attempt is not None and key.job not in over:
                 self.take(attempt.ranks[key.rank].placement)
 
     def has_room(self, placement: Placement) -> bool:

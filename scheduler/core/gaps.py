@@ -4,11 +4,27 @@ A database that was put back lacks what happened since it was copied, and somebo
 (scheduler/known_store.py). What is waited for is policy/gap.py's; here is what becomes durable of it.
 """
 
-from ..policy.gap import is_over
-from ..state.events import Event, InventoryReported, NumbersSeen, RankExited, RankRefused, SchedulerStarted
+from ..policy.gap import gap_hold, is_over
+from ..state.events import (
+    Event,
+    GapReleaseRequested,
+    InventoryReported,
+    NumbersReported,
+    RankExited,
+    RankRefused,
+    SchedulerStarted,
+)
 from ..state.gap import HistoryGap
 from ..state.ids import JobId
-from ..state.records import AttemptFound, GapAccepted, GapClosed, GapNodeReported, NumbersRaised, Record
+from ..state.records import (
+    AttemptFound,
+    GapAccepted,
+    GapClosed,
+    GapNodeReported,
+    GapReleasedWhole,
+    NumbersRaised,
+    Record,
+)
 from ..state.state import State
 from ..state.units import Instant
 from .decision import NOTHING, Decision
@@ -33,12 +49,20 @@ def on_scheduler_started(state: State, event: SchedulerStarted) -> Decision:
     return Decision(records=(*records, GapAccepted(at=event.at, gap=gap)))
 
 
-def on_numbers_seen(state: State, event: NumbersSeen) -> Decision:
+def on_numbers_reported(state: State, event: NumbersReported) -> Decision:
     """History that was given up went further than was known then."""
     return Decision(records=tuple(_raised(state, event, "a node knows higher numbers of history that was given up")))
 
 
-def _raised(state: State, seen: SchedulerStarted | NumbersSeen, reason: str) -> list[Record]:
+def on_gap_release_requested(state: State, event: GapReleaseRequested) -> Decision:
+    """Let all jobs start that wait since history was cut off, though nodes may run some of them."""
+    gap = gap_hold(state, event.at)
+    if gap is None or gap.gap.is_released:
+        return NOTHING
+    return Decision(records=(GapReleasedWhole(at=event.at, by=event.by),))
+
+
+def _raised(state: State, seen: SchedulerStarted | NumbersReported, reason: str) -> list[Record]:
     """That numbers go on above those that were seen, where they are not yet."""
     counters = state.durable.counters
     if seen.jobs_above < counters.next_job and seen.sessions_above < counters.next_session:

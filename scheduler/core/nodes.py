@@ -45,7 +45,7 @@ from ..state.units import Instant
 from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
-from .found import found_by
+from .found import found_by, superseded_by
 from .live_ranks import jobs_on
 from .membership import admitted, no_such_node, owner_of, refusal_to_join, use_of_token, with_owner
 from .updating import limit_again
@@ -164,7 +164,10 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
     decisions: list[Decision] = []
     if node.is_lost:
         decisions.append(Decision(records=(NodeReturned(at=event.at, node=node.name),)))
+    over = superseded_by(state, event)
     for key in sorted(state.durable.hold(event.node).ranks):
+        if key.job in over:
+            continue
         job = state.durable.jobs[key.job]
         assert job.attempt is not None
         told = seen.pop(key, None) or forgotten.pop(key, None)

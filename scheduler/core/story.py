@@ -156,6 +156,8 @@ def sentence(record: Record) -> str:
             return f"Node {name} has told what it runs, and runs nothing that the store lacks."
         case records.GapReleased(job=job_id, by=by):
             return f"{by} lets job {job_id} start, though the store lacks what happened before it was put back."
+        case records.GapReleasedWhole(by=by):
+            return f"{by} lets all jobs start that wait since the store was put back."
         case records.GapOutlived(job=job_id, cut_at=cut_at):
             return (
                 f"What became of job {job_id} before the store was put back, at {begin_text(cut_at)}, is not known,"
@@ -167,6 +169,12 @@ def sentence(record: Record) -> str:
             return (
                 f"Node {node} has told that attempt {job_id}/{attempt.number} {does}, which the store lacked"
                 " when it was put back; it counts."
+            )
+        case records.AttemptGivenUp(key=key, node=name, reason=reason):
+            did = "runs, and was ended" if record.is_running else "has run"
+            return (
+                f"Node {name} has told that attempt {key.job}/{key.attempt} {did}, which the store lacked when it was"
+                f" put back: it does not count, as {reason}. What it did may be done twice."
             )
         case records.JobFound(job=job):
             return f"A node has told of job {job.id} of {job.user}, which the store lacks; it is kept as it was found."
@@ -265,9 +273,13 @@ def tell(record: Record) -> str:
             return f"{name} jobs below {gap.jobs_below} await {','.join(gap.awaited) or '-'}"
         case records.GapReleased(job=job_id) | records.GapOutlived(job=job_id):
             return f"{name} {job_id}"
+        case records.GapReleasedWhole(by=by):
+            return f"{name} by {by}"
         case records.AttemptFound(job=job_id, attempt=attempt, exit=exit_):
             end = "running" if exit_ is None else exit_.reason
             return f"{name} {job_id}/{attempt.number} on {_places(attempt)} {end}"
+        case records.AttemptGivenUp(key=key, node=node):
+            return f"{name} {key.job}/{key.attempt} on {node} {'running' if record.is_running else 'ended'}"
         case records.JobFound(job=job):
             end = f"{job.state.outcome.value} {job.state.reason}" if isinstance(job.state, Finished) else "unstored"
             return f"{name} {job.id} {end}"

@@ -173,6 +173,9 @@ def apply(durable: Durable, record: Record) -> None:
         case records.GapReleased(spans=spans):
             gap = _gap(durable)
             _keep(durable, replace(gap, released=(*gap.released, *spans)))
+        case records.GapReleasedWhole():
+            gap = _gap(durable)
+            _keep(durable, replace(gap, released=((JobId(1), gap.jobs_below),)))
         case records.GapClosed():
             _keep(durable, replace(_gap(durable), is_closed=True, awaited=(), released=()))
         case records.GapOutlived():
@@ -184,6 +187,9 @@ def apply(durable: Durable, record: Record) -> None:
             job = durable.jobs[job_id]
             active = replace(job, state=found, attempt_count=attempt.number, warnings=(), unmet=(), begins_at=None)
             _put_job(durable, job, replace(active, version=job.version + 1))
+        case records.AttemptGivenUp(key=key, node=name):
+            gap = _gap(durable)
+            _keep(durable, replace(gap, given_up=(*gap.given_up, (key.job, name))))
         case records.JobFound(job=job):
             gap = _gap(durable)
             if job.is_finished:

@@ -395,7 +395,15 @@ class SchedulerStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumbersSeen:
+class GapReleaseRequested:
+    """An admin lets all jobs start that wait since the store was put back."""
+
+    at: Instant
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersReported:
     """A node knows of history that was given up, with numbers of jobs and sessions up to these: they go on above."""
 
     at: Instant
@@ -480,7 +488,8 @@ Event = (
     | SecretSubmitted
     | SecretRemovalRequested
     | SchedulerStarted
-    | NumbersSeen
+    | NumbersReported
+    | GapReleaseRequested
     | ReadingResumed
     | ClockAdvanced
     | SessionEvent

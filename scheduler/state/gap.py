@@ -21,8 +21,9 @@ class HistoryGap:
     Jobs below `jobs_below` were there before. None of them is placed until the nodes in `awaited`, all that the store
     knew, have told what they run, and the fence of nodes that it does not know has passed (policy/gap.py); those in
     `released`, spans of ids, are placed all the same. Those from `jobs_below` on and below `jobs_from` the store lacks;
-    of them `found` were told by nodes, and are kept as they ended. `is_closed`: nothing waits for it any more. `term`
-    is that of the start: history of lower ones that the store lacks was given up; 0 where an older version accepted it.
+    of them `found` were told by nodes, and are kept as they ended. Of those in `given_up`, which the store has, a node
+    told of an attempt that does not count. `is_closed`: nothing waits for it any more. `term` is that of the start:
+    history of lower ones that the store lacks was given up; 0 where an older version accepted it.
     """
 
     at: Instant
@@ -34,6 +35,16 @@ class HistoryGap:
     found: tuple[JobId, ...] = ()
     is_closed: bool = False
     term: int = 0
+    given_up: tuple[tuple[JobId, NodeName], ...] = ()
+
+    @property
+    def is_released(self) -> bool:
+        """Whether a person let all jobs start that wait for it."""
+        return (JobId(1), self.jobs_below) in self.released
+
+    def may_give_up(self, job: JobId, node: NodeName) -> bool:
+        """Whether it is not said yet that this node told of an attempt of this job which does not count."""
+        return len(self.given_up) < FOUND_MAX and (job, node) not in self.given_up
 
     def has_released(self, job: JobId) -> bool:
         """Whether a person let this job start all the same."""

@@ -433,6 +433,14 @@ class GapReleased(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapReleasedWhole:
+    """A person lets all jobs start that wait since the last gap."""
+
+    at: Instant
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GapOutlived(OfJob):
     """A job from before the last gap is placed for the first time since, as no node has told of an attempt of it."""
 
@@ -449,6 +457,18 @@ class AttemptFound(OfJob):
     attempt: Attempt
     cause: StopCause | None = None
     exit: RankExit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptGivenUp(OfRank):
+    """A node has told of an attempt that the store lacks, of a job that it has, and it does not count, for this reason.
+
+    `is_running`: it was ended. The job may have done its work already, and runs again.
+    """
+
+    node: NodeName
+    is_running: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -566,9 +586,11 @@ Record = (
     | GapAccepted
     | GapNodeReported
     | GapReleased
+    | GapReleasedWhole
     | GapOutlived
     | GapClosed
     | AttemptFound
+    | AttemptGivenUp
     | JobFound
     | SecretSet
     | SecretRemoved

@@ -435,6 +435,13 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
         ("an unknown node", "RevokeNode", s.RevokeNodeRequest(node="nowhere"), Reason.NODE_NOT_FOUND, "node"),
         ("a long reason", "RevokeNode", s.RevokeNodeRequest(node="n1", reason="x" * 5_000), bad, "reason"),
         ("no level", "UpdateServer", s.UpdateServerRequest(), bad, "log_level"),
+        (
+            "a gap of an agent",
+            "UpdateServer",
+            s.UpdateServerRequest(program=agent, releases_gap=True),
+            bad,
+            "releases_gap",
+        ),
         ("an unknown level", "UpdateServer", s.UpdateServerRequest(log_level="loud"), bad, "log_level"),
         (
             "an unknown node",

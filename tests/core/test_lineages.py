@@ -6,10 +6,14 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gpufleet.jobs.runs import ExitCode, ExitSignal, StopCause
+from scheduler.core.story import sentence
 from scheduler.state.attempts import OutputEnd, OutputStream, PlacedDevice, Placement, RankExit
 from scheduler.state.commands import ForgetAttempt, KeepAttempt, KillAttempt, LaunchAttempt
 from scheduler.state.events import (
+    GapReleaseRequested,
     HoldRequested,
     JobsSubmitted,
     OutputSynced,
@@ -26,18 +30,22 @@ from scheduler.state.indices import Indices
 from scheduler.state.jobs import Finished, Items, Queued, Running
 from scheduler.state.limits import Limits
 from scheduler.state.records import (
+    AttemptEnded,
     AttemptFound,
+    AttemptGivenUp,
     AttemptPlaced,
     AttemptVoided,
     GapAccepted,
     GapNodeReported,
     GapOutlived,
     GapReleased,
+    GapReleasedWhole,
+    JobFinished,
     JobFound,
     NumbersRaised,
 )
 from scheduler.state.specs import Band, JobSpec, Outcome
-from scheduler.state.units import SECOND, Span, after
+from scheduler.state.units import SECOND, Instant, Span, after
 from tests.core.fleet import FakeNode, Fleet, Turn, spec
 
 FIRST, SECOND_START, THIRD_START = "1111111111111111", "2222222222222222", "3333333333333333"
@@ -47,8 +55,8 @@ RAN = ReportedRunning(run_span=Span(5 * SECOND))
 ENDED = RankExit(exit=ExitCode(code=0), reason="EXITED")
 
 
-def joined(fleet: Fleet, *, knows_lineages: bool = True) -> FakeNode:
-    node = fleet.add_node("n1", gpus=2)
+def joined(fleet: Fleet, *, knows_lineages: bool = True, name: str = "n1") -> FakeNode:
+    node = fleet.add_node(name, gpus=2)
     node.knows_lineages = knows_lineages
     fleet.join(node)
     return node
@@ -234,6 +242,19 @@ def test_items_of_an_array_are_released_from_a_gap_together() -> None:
     assert placed(fleet) == [array + 1, array + 2]
 
 
+def test_an_admin_lets_all_jobs_of_before_a_gap_start_at_once() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    fleet.join(cut(fleet, spec(gpus=1), spec(gpus=1)))
+    deque(fleet.advance(Span(SECOND)), 0)
+    assert placed(fleet) == []
+    request = GapReleaseRequested(at=fleet.now, by=UserName("admin"))
+    assert isinstance(fleet.take_up(request).records[0], GapReleasedWhole)
+    assert placed(fleet) == [1, 2]
+    assert not [each for each in fleet.take_up(request).records if isinstance(each, GapReleasedWhole)]
+    gap = fleet.state.durable.gap
+    assert gap is not None and gap.is_released and not gap.is_closed, "what nodes tell counts as before"
+
+
 # --- what nodes tell of history that the store lacks
 
 
@@ -347,8 +368,6 @@ def test_a_node_that_lies_about_whose_an_attempt_is_ends_nobodys_job() -> None:
         origin(fleet, 1, user=UserName("mallory")),
         origin(fleet, 1, submitted_at=after(fleet.now, SECOND)),
         origin(fleet, 1, argv_digest=digest_of_argv(("another",))),
-        origin(fleet, 1, node_count=2),
-        origin(fleet, 1, serves="model"),
     )
     for each in others:
         turn = tells(fleet, node, (lost(1), RAN), ended=((lost(1, 2), end(0)),), origins=((lost(1), each),))
@@ -375,6 +394,9 @@ def test_of_two_attempts_that_had_the_same_device_one_is_not_taken() -> None:
     turn = tells(fleet, node, (lost(1), RAN), (lost(2), RAN), origins=origins)
     assert [each.job for each in turn.records if isinstance(each, AttemptFound)] == [1]
     assert KillAttempt(node=node.name, key=lost(2)) in turn.commands
+    assert [(each.key, each.is_running) for each in turn.records if isinstance(each, AttemptGivenUp)] == [
+        (lost(2), True)
+    ]
 
 
 def test_jobs_that_the_store_lacks_are_kept_as_they_ended_and_what_runs_of_them_is_ended() -> None:
@@ -406,3 +428,93 @@ def test_of_a_job_that_the_store_lacks_what_its_node_still_has_is_taken_in_befor
     assert ForgetAttempt(node=node.name, key=lost(2)) in ended.commands
     state = fleet.job(2).state
     assert isinstance(state, Finished) and state.outcome is Outcome.SUCCEEDED and fleet.job(2).user == "bob"
+
+
+@pytest.mark.parametrize(("of", "why"), [({"node_count": 2}, "several nodes"), ({"serves": "model"}, "a worker")])
+def test_what_is_not_taken_up_ends_and_the_story_says_that_it_may_be_done_twice(of: dict[str, Any], why: str) -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1), spec(gpus=1))
+    origins = tuple((lost(number), origin(fleet, number, **of)) for number in (1, 2))
+    turn = tells(fleet, node, (lost(1), RAN), ended=((lost(2), end(0)),), origins=origins)
+    assert KillAttempt(node=node.name, key=lost(1)) in turn.commands
+    told = [each for each in turn.records if isinstance(each, AttemptGivenUp)]
+    assert [(each.key, each.node, each.is_running) for each in told] == [
+        (lost(1), node.name, True),
+        (lost(2), node.name, False),
+    ]
+    assert all(why in sentence(each) and "may be done twice" in sentence(each) for each in told)
+    assert all(isinstance(fleet.job(number).state, Queued) for number in (1, 2))
+    again = tells(fleet, node, ended=((lost(2), end(0)),), origins=origins)
+    assert not [each for each in again.records if isinstance(each, AttemptGivenUp)], "it is told once"
+    gap = fleet.state.durable.gap
+    assert gap is not None and gap.given_up == ((1, "n1"), (2, "n1"))
+
+
+def behind_by_an_attempt() -> tuple[Fleet, FakeNode, FakeNode]:
+    """Job 1 runs on n1, as a copy says that was put back; the lost history has placed it anew since."""
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    first = joined(fleet)
+    assert launches(fleet) == [KEY]
+    second = joined(fleet, name="n2")
+    fleet.take_up(RankStarted(at=fleet.now, node=first.name, key=KEY, run_span=Span(0)))
+    deque(fleet.advance(Span(SECOND)), 0)
+    fleet.put_back(fleet.copy(), jobs_above=1_000, lineage=SECOND_START)
+    return fleet, first, second
+
+
+def test_a_newer_attempt_of_a_job_that_the_store_has_as_running_goes_on_and_the_older_one_is_over() -> None:
+    fleet, first, second = behind_by_an_attempt()
+    key = lost(1, 2)
+    turn = tells(fleet, second, (key, RAN), origins=((key, origin(fleet, 1, "n2")),))
+    assert [type(each) for each in turn.records] == [GapNodeReported, AttemptEnded, AttemptFound]
+    assert KeepAttempt(node=second.name, key=key) in turn.commands
+    job = fleet.job(1)
+    assert isinstance(job.state, Running) and job.attempt is not None and job.attempt.number == 2
+    assert [each.reason for each in job.past] == ["STORE_GAP"]
+    # Its old node comes back with what it has: nothing of that counts any more.
+    late = tells(fleet, first, ended=((KEY, end(0)),))
+    assert fleet.job(1).attempt == job.attempt and not [each for each in late.records if isinstance(each, JobFinished)]
+    fleet.take_up(RankExited(at=fleet.now, node=second.name, key=key, exit=ENDED))
+    assert fleet.job(1).is_finished and [each.number for each in fleet.job(1).past] == [1, 2]
+
+
+def test_the_same_on_one_node_whose_tombstone_of_the_older_attempt_ends_nothing() -> None:
+    fleet, first, _ = behind_by_an_attempt()
+    key = lost(1, 2)
+    fenced = end(0, exit=ExitSignal(signal=9), stop_cause=StopCause.REQUEUED)
+    turn = tells(fleet, first, (key, RAN), ended=((KEY, fenced),), origins=((key, origin(fleet, 1)),))
+    assert KeepAttempt(node=first.name, key=key) in turn.commands
+    assert not [each for each in turn.commands if isinstance(each, KillAttempt)]
+    job = fleet.job(1)
+    assert isinstance(job.state, Running) and job.attempt is not None and job.attempt.number == 2
+
+
+def test_a_newer_attempt_that_had_ended_ends_the_job_that_the_store_has_as_running() -> None:
+    fleet, _, second = behind_by_an_attempt()
+    key = lost(1, 2)
+    tells(fleet, second, ended=((key, end(3)),), origins=((key, origin(fleet, 1, "n2")),))
+    fleet.take_up(OutputSynced(at=fleet.now, key=key, ends=()))
+    finished = fleet.job(1).state
+    assert isinstance(finished, Finished) and finished.outcome is Outcome.FAILED
+
+
+def test_of_two_attempts_that_run_the_one_that_the_store_has_stays_and_the_story_says_so() -> None:
+    fleet, first, second = behind_by_an_attempt()
+    fleet.announce(first)
+    fleet.inventory(first, [(KEY, RAN)])
+    key = lost(1, 2)
+    turn = tells(fleet, second, (key, RAN), origins=((key, origin(fleet, 1, "n2")),))
+    assert KillAttempt(node=second.name, key=key) in turn.commands
+    (told,) = [each for each in turn.records if isinstance(each, AttemptGivenUp)]
+    assert "attempt 1/1 of the job is there" in sentence(told)
+    attempt = fleet.job(1).attempt
+    assert attempt is not None and attempt.number == 1
+
+
+def test_an_attempt_that_was_placed_before_the_stores_own_is_no_newer_one() -> None:
+    fleet, _, second = behind_by_an_attempt()
+    key = lost(1, 2)
+    told = origin(fleet, 1, "n2", placed_at=Instant(1))
+    turn = tells(fleet, second, (key, RAN), origins=((key, told),))
+    assert KillAttempt(node=second.name, key=key) in turn.commands
+    assert [type(each) for each in turn.records if isinstance(each, AttemptGivenUp | AttemptEnded)] == [AttemptGivenUp]

@@ -2204,7 +2204,9 @@ Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
 
 @_typing.final
 class StoreGap(_message.Message):
-    """StoreGap says what jobs wait for since somebody went on with a database that lacks history."""
+    """StoreGap says what jobs wait for since somebody went on with a database that lacks history, and what nodes have told of
+    that since; while jobs wait, and for a week where nodes told of any.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2214,10 +2216,24 @@ class StoreGap(_message.Message):
     AWAITED_NODES_FIELD_NUMBER: _builtins.int
     WAIT_UNTIL_FIELD_NUMBER: _builtins.int
     NO_REQUEUE_UNTIL_FIELD_NUMBER: _builtins.int
+    FOUND_JOB_IDS_FIELD_NUMBER: _builtins.int
+    FOUND_JOB_COUNT_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_JOB_IDS_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_JOB_COUNT_FIELD_NUMBER: _builtins.int
+    IS_RELEASED_FIELD_NUMBER: _builtins.int
+    IS_OVER_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """What was found then."""
     jobs_below: _builtins.int
     """Jobs with lower numbers were there before, and wait."""
+    found_job_count: _builtins.int
+    """How many they are."""
+    given_up_job_count: _builtins.int
+    """How many they are."""
+    is_released: _builtins.bool
+    """Whether an admin let all of its jobs start."""
+    is_over: _builtins.bool
+    """Whether no job waits any more."""
     @_builtins.property
     def accept_time(self) -> _timestamp_pb2.Timestamp:
         """When that was accepted: the start with --accept-restored."""
@@ -2236,6 +2252,16 @@ class StoreGap(_message.Message):
     def no_requeue_until(self) -> _timestamp_pb2.Timestamp:
         """The same of jobs that must not be queued again."""
 
+    @_builtins.property
+    def found_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Jobs that the database lacks and that nodes told of: they are kept as they ended. The first 100."""
+
+    @_builtins.property
+    def given_up_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Jobs that the database has, and of which nodes told of an attempt that does not count: their stories say why. The
+        first 100.
+        """
+
     def __init__(
         self,
         *,
@@ -2245,10 +2271,16 @@ class StoreGap(_message.Message):
         awaited_nodes: _abc.Iterable[_builtins.str] | None = ...,
         wait_until: _timestamp_pb2.Timestamp | None = ...,
         no_requeue_until: _timestamp_pb2.Timestamp | None = ...,
+        found_job_ids: _abc.Iterable[_builtins.int] | None = ...,
+        found_job_count: _builtins.int = ...,
+        given_up_job_ids: _abc.Iterable[_builtins.int] | None = ...,
+        given_up_job_count: _builtins.int = ...,
+        is_released: _builtins.bool = ...,
+        is_over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accept_time", b"accept_time", "no_requeue_until", b"no_requeue_until", "wait_until", b"wait_until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_time", b"accept_time", "awaited_nodes", b"awaited_nodes", "jobs_below", b"jobs_below", "no_requeue_until", b"no_requeue_until", "reason", b"reason", "wait_until", b"wait_until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_time", b"accept_time", "awaited_nodes", b"awaited_nodes", "found_job_count", b"found_job_count", "found_job_ids", b"found_job_ids", "given_up_job_count", b"given_up_job_count", "given_up_job_ids", b"given_up_job_ids", "is_over", b"is_over", "is_released", b"is_released", "jobs_below", b"jobs_below", "no_requeue_until", b"no_requeue_until", "reason", b"reason", "wait_until", b"wait_until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2292,8 +2324,13 @@ class UpdateServerRequest(_message.Message):
 
     PROGRAM_FIELD_NUMBER: _builtins.int
     LOG_LEVEL_FIELD_NUMBER: _builtins.int
+    RELEASES_GAP_FIELD_NUMBER: _builtins.int
     log_level: _builtins.str
-    """New log level: "debug", "info", "warning" or "error"."""
+    """New log level: "debug", "info", "warning" or "error"; empty leaves it as it is."""
+    releases_gap: _builtins.bool
+    """Lets all jobs start that wait since the store was put back (StoreGap), of everybody, though a node may run some of
+    them. Of the scheduler alone. What nodes tell of jobs that still wait for their place counts as before.
+    """
     @_builtins.property
     def program(self) -> Global___ProgramSelector:
         """Which program."""
@@ -2303,10 +2340,11 @@ class UpdateServerRequest(_message.Message):
         *,
         program: Global___ProgramSelector | None = ...,
         log_level: _builtins.str = ...,
+        releases_gap: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["program", b"program"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_level", b"log_level", "program", b"program"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_level", b"log_level", "program", b"program", "releases_gap", b"releases_gap"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -581,7 +581,8 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateServer(self, request, context):
-        """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level.
+        """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level, and whether jobs
+        wait since the store was put back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -119,7 +119,9 @@ class SchedulerStub:
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]
     """GetServerInfo answers versions, limits and the state of the scheduler itself."""
     UpdateServer: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]
-    """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level."""
+    """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level, and whether jobs
+    wait since the store was put back.
+    """
     ServeModel: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ServeModelRequest, _sessions_pb2.ServeModelResponse]
     """ServeModel creates or changes a served model. With a worker to start, the fleet starts as many as people need."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ListModelsRequest, _sessions_pb2.ListModelsResponse]
@@ -274,7 +276,9 @@ class SchedulerAsyncStub(SchedulerStub):
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """GetServerInfo answers versions, limits and the state of the scheduler itself."""
     UpdateServer: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]  # type: ignore[assignment]
-    """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level."""
+    """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level, and whether jobs
+    wait since the store was put back.
+    """
     ServeModel: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ServeModelRequest, _sessions_pb2.ServeModelResponse]  # type: ignore[assignment]
     """ServeModel creates or changes a served model. With a worker to start, the fleet starts as many as people need."""
     ListModels: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ListModelsRequest, _sessions_pb2.ListModelsResponse]  # type: ignore[assignment]
@@ -624,7 +628,9 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.UpdateServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.UpdateServerResponse, _abc.Awaitable[_scheduler_pb2.UpdateServerResponse]]:
-        """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level."""
+        """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level, and whether jobs
+        wait since the store was put back.
+        """
 
     @_abc_1.abstractmethod
     def ServeModel(

@@ -22,6 +22,7 @@ from ...state.access import Role, Token
 from ...state.events import (
     DrainRequested,
     ForgetRequested,
+    GapReleaseRequested,
     NodeApprovalRequested,
     NodeRevokeRequested,
     ProgramAnnounced,
@@ -169,7 +170,7 @@ class NodeCalls(Calls):
 
     async def GetServerInfo(self, request: scheduler_pb2.GetServerInfoRequest) -> scheduler_pb2.GetServerInfoResponse:
         """Versions, limits and health of the scheduler itself."""
-        durable, live = self.engine.view.durable, self.engine.view.live
+        durable, live, now = self.engine.view.durable, self.engine.view.live, self.engine.now()
         ready = [
             name
             for name, node in durable.nodes.items()
@@ -199,17 +200,26 @@ class NodeCalls(Calls):
             open_files_max=open_files_max(),
             bands=[job_pb2.Band.ValueType(band) for band in bands_of_caller(self.engine.view.limits.bands)],
             event_loop=running_loop_in_words(),
-            store_gap=store_gap(gap_hold(self.engine.view, self.engine.now())),
+            store_gap=store_gap(durable.gap, gap_hold(self.engine.view, now), now),
         )
 
     async def UpdateServer(self, request: scheduler_pb2.UpdateServerRequest) -> scheduler_pb2.UpdateServerResponse:
-        """Change the log level of a running program."""
+        """Change the log level of a running program, and end the wait of jobs since the store was put back."""
+        if request.releases_gap:
+            if request.program.program not in ("", "scheduler"):
+                raise invalid("releases_gap", "is the scheduler's", next_step="Leave the program out.")
+            if not request.log_level:
+                check_no_node(request.program)
+                await self._release_gap()
+                return scheduler_pb2.UpdateServerResponse()
         if request.log_level not in ("debug", "info", "warning", "error"):
             raise invalid("log_level", f"is {request.log_level!r}; it must be debug, info, warning or error")
         match request.program.program:
             case "" | "scheduler":
                 check_no_node(request.program)
                 self.facts.set_log_level(request.log_level)
+                if request.releases_gap:
+                    await self._release_gap()
             case "agent":
                 name = node_name(request.program.node, "program.node")
                 if name not in self.engine.view.durable.nodes:
@@ -219,6 +229,9 @@ class NodeCalls(Calls):
             case other:
                 raise invalid("program.program", f"is {other!r}; it must be scheduler or agent")
         return scheduler_pb2.UpdateServerResponse()
+
+    async def _release_gap(self) -> None:
+        await reply_of(self.engine.request(GapReleaseRequested(at=self.engine.now(), by=caller().user)))
 
     async def CreateToken(self, request: scheduler_pb2.CreateTokenRequest) -> scheduler_pb2.CreateTokenResponse:
         """Make a token; its secret is answered once."""

@@ -234,6 +234,19 @@ def test_what_jobs_wait_for_since_the_store_was_put_back_is_told() -> None:
     gap.wait_until.FromDatetime(now + timedelta(minutes=7))
     assert "wait 7m more for what nodes that joined meanwhile may run" in judge.judge_gap(gap, now).sentence
     assert judge.judge_gap(gap, now + timedelta(minutes=8)).verdict is Verdict.OK
+    assert "gpuctl release --restored" in judge.judge_gap(gap, now).fix
+    gap.is_released = True
+    assert judge.judge_gap(gap, now).verdict is Verdict.OK
+
+
+def test_jobs_of_which_nodes_told_what_the_store_lacks_are_named() -> None:
+    gap = scheduler_pb2.StoreGap(found_job_ids=[7], found_job_count=1)
+    (found,) = judge.judge_told(gap)
+    assert found.verdict is Verdict.OK and "the store lacks job 7, of which nodes told: gpuctl job 7" in found.sentence
+    gap = scheduler_pb2.StoreGap(given_up_job_ids=range(1, 101), given_up_job_count=1_234)
+    (twice,) = judge.judge_told(gap)
+    assert twice.verdict is Verdict.WARNING and "of jobs 1, 2, 3, 4, 5 and 1,229 more" in twice.sentence
+    assert "may be done twice" in twice.sentence and twice.fix == "See why: gpuctl story 1"
 
 
 def test_half_of_the_time_of_the_call_is_no_skew() -> None:

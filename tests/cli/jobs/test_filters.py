@@ -120,3 +120,19 @@ def test_what_does_not_go_together_is_refused_and_changes_nothing(
     refused = gpuctl(*typed.split())
     assert refused.code in (2, 4) and says in refused.err
     assert not people.asked("Cancel") and not people.asked("UpdateJob")
+
+
+def test_all_that_wait_since_the_database_was_put_back_are_released_by_one_line(
+    people: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    assert gpuctl("release", "--restored", "--yes").code == 0
+    assert not people.asked("UpdateServer"), "no job waits so"
+    people.server.store_gap.jobs_below = 41
+    unsure = gpuctl("release", "--restored")
+    assert unsure.code == 2 and "done twice" in unsure.err and "--yes" in unsure.err
+    both = gpuctl("release", "3", "--restored", "--yes")
+    assert both.code == 2 and "--restored" in both.err
+    assert not people.asked("UpdateServer")
+    done = gpuctl("release", "--restored", "--yes")
+    assert done.code == 0 and done.text == "jobs below 41 wait for no node any more\n"
+    assert [each.releases_gap for each in people.asked("UpdateServer")] == [True]

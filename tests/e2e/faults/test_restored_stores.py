@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from gpufleet.v1 import job_pb2
+from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from tests.e2e.client import Client, select
 from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
 
 SUCCEEDED, FAILED = job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED
 
@@ -149,3 +151,47 @@ async def test_what_nodes_know_of_the_lost_history_is_kept_and_nothing_runs_twic
         assert await client.stdout(goes_on) == b"begun\nover\n"
         assert (await client.run("true")).id == 1001
     assert sorted(ran.read_text().split()) == sorted(map(str, (goes_on, ended, lacking)))
+
+
+async def test_a_newer_attempt_than_that_of_the_copy_goes_on_and_an_admin_ends_the_wait_of_others(fleet: Fleet) -> None:
+    await fleet.add_node("n1")
+    away = await fleet.add_node("n2")
+    await away.stop()  # whoever waits since the gap waits for this one's fence, too
+    gate, ran = fleet.work / "gate", fleet.work / "ran"
+    until_gate = f"echo run >> {ran}; while [ ! -e {gate} ]; do sleep 0.05; done"
+    async with fleet.client() as client:
+        job = await client.submit("sh", "-c", until_gate, gpus=1)
+        await client.wait(job, job_pb2.JOB_STATE_RUNNING)
+        waits = await client.submit("true", gpus=2)
+    await fleet.scheduler.stop()
+    database, copy = fleet.scheduler.data / "scheduler.db", fleet.folder / "copy.db"
+    shutil.copy(database, copy)
+
+    await fleet.scheduler.start()
+    await fleet.node_is_ready("n1")
+    async with fleet.client() as client:
+        await client.stub.RequeueJob(scheduler_pb2.RequeueJobRequest(jobs=select(job)))
+        await until("it runs again", lambda: ran.read_text().split() == ["run"] * 2)
+    await fleet.scheduler.stop()
+
+    shutil.copy(copy, database)
+    await accepted(fleet)
+    await fleet.node_is_ready("n1")
+    async with fleet.client() as client:
+        await until("its newest attempt is told", lambda: client_knows(client, job, 2))
+        gate.touch()
+        assert [each.number for each in (await client.wait(job, SUCCEEDED)).attempts] == [1, 2]
+        assert {"AttemptEnded", "AttemptFound"} <= set(await client.kinds(job))
+        server = await client.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+        assert list(server.store_gap.awaited_nodes) == ["n2"] and not server.store_gap.is_released
+        assert (await client.job(waits)).state == job_pb2.JOB_STATE_QUEUED
+        await client.stub.UpdateServer(scheduler_pb2.UpdateServerRequest(releases_gap=True))
+        await client.wait(waits, SUCCEEDED)
+        server = await client.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+        assert server.store_gap.is_released
+    assert ran.read_text().split() == ["run"] * 2
+
+
+async def client_knows(client: Client, job: int, attempt: int) -> bool:
+    """Whether the store has this attempt of the job."""
+    return any(each.number == attempt for each in (await client.job(job)).attempts)

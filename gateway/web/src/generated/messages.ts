@@ -2989,7 +2989,10 @@ export interface GetServerInfoResponse {
   readonly store_gap?: StoreGap;
 }
 
-/** StoreGap says what jobs wait for since somebody went on with a database that lacks history. */
+/**
+ * StoreGap says what jobs wait for since somebody went on with a database that lacks history, and what nodes have told
+ * of that since; while jobs wait, and for a week where nodes told of any.
+ */
 export interface StoreGap {
   /** When that was accepted: the start with --accept-restored. */
   readonly accept_time?: Timestamp;
@@ -3006,6 +3009,21 @@ export interface StoreGap {
   readonly wait_until?: Timestamp;
   /** The same of jobs that must not be queued again. */
   readonly no_requeue_until?: Timestamp;
+  /** Jobs that the database lacks and that nodes told of: they are kept as they ended. The first 100. */
+  readonly found_job_ids: readonly Int64[];
+  /** How many they are. */
+  readonly found_job_count: number;
+  /**
+   * Jobs that the database has, and of which nodes told of an attempt that does not count: their stories say why. The
+   * first 100.
+   */
+  readonly given_up_job_ids: readonly Int64[];
+  /** How many they are. */
+  readonly given_up_job_count: number;
+  /** Whether an admin let all of its jobs start. */
+  readonly is_released: boolean;
+  /** Whether no job waits any more. */
+  readonly is_over: boolean;
 }
 
 /** Setting is one setting of a program with its origin. */
@@ -3022,8 +3040,13 @@ export interface Setting {
 export interface UpdateServerRequest {
   /** Which program. */
   readonly program?: ProgramSelector;
-  /** New log level: "debug", "info", "warning" or "error". */
+  /** New log level: "debug", "info", "warning" or "error"; empty leaves it as it is. */
   readonly log_level: string;
+  /**
+   * Lets all jobs start that wait since the store was put back (StoreGap), of everybody, though a node may run some of
+   * them. Of the scheduler alone. What nodes tell of jobs that still wait for their place counts as before.
+   */
+  readonly releases_gap: boolean;
 }
 
 /** UpdateServerResponse is empty: it is done. */
