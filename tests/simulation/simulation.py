@@ -161,7 +161,8 @@ class Simulation(Run[World]):
         elif self.world.now > self._converged_by:
             why = "there was time for all of it one after another"
         else:
-            self.users.settle(list(self.machines))
+            are_fewer = any(machine.is_gone for machine in self.machines.values())
+            self.users.settle(list(self.machines), are_fewer=are_fewer)
             self.world.after(LOOK_SECONDS, self._look)
             return
         unfinished = list(self.world.checks.unfinished())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from scheduler.policy.explain import explain
 from scheduler.state.events import (
     BandRequested,
     CancelRequested,
@@ -20,7 +21,7 @@ from scheduler.state.events import (
 from scheduler.state.gpu_choice import NEEDS_GPU_EXIT_CODE
 from scheduler.state.ids import JobId, NodeName, UserName
 from scheduler.state.indices import Indices
-from scheduler.state.jobs import Items
+from scheduler.state.jobs import Items, Queued
 from scheduler.state.replies import Refused, Reply, Submitted
 from scheduler.state.specs import Band, Dependency, EndWanted, GpuChoice, GpuMode, JobSpec, Resources
 from scheduler.state.units import SECOND, Instant, Span, seconds
@@ -252,14 +253,26 @@ class Users:
     def forget(self, node: str) -> None:
         self._ask(lambda at, by: ForgetRequested(at=at, by=by, node=NodeName(node)))
 
-    def settle(self, nodes: list[str]) -> None:
-        """Once all works again: release what is held, resume what drains."""
+    def settle(self, nodes: list[str], *, are_fewer: bool = False) -> None:
+        """Once all works again: release what is held, resume what drains; with fewer nodes, cancel what never fits."""
         jobs = tuple(
             JobId(job) for each in self.submissions if each.job for job in range(each.job, each.job + each.count)
         )
         self._ask(lambda at, by: HoldRequested(at=at, by=by, jobs=jobs, is_held=False))
         for node in nodes:
             self.drain(node, is_draining=False)
+        never = self._never_fitting() if are_fewer else ()
+        if never:
+            self._ask(lambda at, by: CancelRequested(at=at, by=by, jobs=never))
+
+    def _never_fitting(self) -> tuple[JobId, ...]:
+        """Jobs of which the scheduler says that they wait for what the nodes that are left can never give."""
+        scheduler = self._world.scheduler
+        if scheduler is None:
+            return ()
+        state, at = scheduler.engine.view, scheduler.engine.now()
+        waiting = (job for job in state.durable.jobs.values() if isinstance(job.state, Queued))
+        return tuple(job.id for job in waiting if explain(state, job, at).reason == "NEVER_FITS")
 
     def seconds_left(self) -> float:
         """How long all that has not ended takes if one job runs after the other, as a cap or a small fleet may have it.
