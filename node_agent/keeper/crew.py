@@ -157,7 +157,7 @@ class Watch:
         if self.exit is None:
             self.exit = LeaderExit(signal.SIGKILL if wait_status is None else wait_status)
         self.is_done = True
-        self.changed()
+        self._tell()
 
     @property
     def leader(self) -> int:
