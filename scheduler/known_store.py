@@ -2,16 +2,18 @@
 
 A database that is put back, lost or mistaken for another must not go on in silence: numbers would be given again, and
 what happened since would be missing without a word. So `known-store.json` says which store it was and how far it had
-come. It is written at each start and stop, and every NOTED_EVERY_SECONDS while commits are made, without waiting for
-the disk: what a crash takes of it makes a gap of seconds pass unnoticed, in which lineages still keep everything apart
+come. It is written at each start and stop, and every NOTED_EVERY_SECONDS while commits are made. In between
+`newest-commit` is overwritten in place at each commit, before anybody hears of it. Neither waits for the disk: what a
+crash of the machine takes of it makes a gap of seconds pass unnoticed, in which lineages still keep everything apart
 (docs/design/lineages.md).
 """
 
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 FILE = "known-store.json"
 FILE_BYTES_MAX = 4096
+COMMIT_FILE = "newest-commit"
+COMMIT_BYTES = 96
 NOTED_EVERY_SECONDS = 2.0
 NUMBERS_STEP = 1_000
 """After a gap numbers of jobs go on behind the next multiple of it: what came in the last moments is not known, too."""
@@ -54,6 +58,31 @@ class KnownStore:
 
 def read_known(data: Path) -> KnownStore | None:
     """The store that the folder knows; None where it knows none, or a crash of the machine has taken it."""
+    known = _read_noted(data)
+    newest = _read_newest(data)
+    if known is None or newest is None or newest[0] != known.lineage:  # that of another start tells nothing of this one
+        return known
+    _, sequence, next_job, next_session = newest
+    return replace(
+        known,
+        sequence=max(known.sequence, sequence),
+        next_job=max(known.next_job, next_job),
+        next_session=max(known.next_session, next_session),
+    )
+
+
+def _read_newest(data: Path) -> tuple[str, int, int, int] | None:
+    """Lineage, newest record, next job and next session of the newest commit; None where that cannot be read."""
+    try:
+        with (data / COMMIT_FILE).open("rb") as file:
+            lineage, *numbers = file.read(COMMIT_BYTES).decode("ascii").split()
+        sequence, next_job, next_session = map(int, numbers)
+    except (OSError, ValueError):
+        return None
+    return lineage, sequence, next_job, next_session
+
+
+def _read_noted(data: Path) -> KnownStore | None:
     path = data / FILE
     try:
         with path.open("rb") as file:
@@ -114,6 +143,33 @@ def is_known(newest_sequence: int, starts: Sequence[Began], known: KnownStore) -
         if began.lineage == known.lineage:
             return known.sequence <= end
     return bool(starts) and known.term < starts[0].term  # of so many starts the oldest are not kept
+
+
+class NewestCommit:
+    """The file that says how far a start of the scheduler has come, overwritten in place at each commit.
+
+    A system call each: it is to survive the end of the process, and not that of the machine.
+    """
+
+    def __init__(self, data: Path, lineage: str) -> None:
+        self._lineage = lineage
+        self._fd = os.open(data / COMMIT_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._has_failed = False
+
+    def note(self, sequence: int, next_job: int, next_session: int) -> None:
+        """Take in a commit. That it cannot be written stops nothing."""
+        text = f"{self._lineage} {sequence} {next_job} {next_session}\n"
+        try:
+            os.pwrite(self._fd, text.ljust(COMMIT_BYTES).encode("ascii"), 0)
+            self._has_failed = False
+        except OSError as problem:
+            if not self._has_failed:
+                log.warning("the newest commit cannot be noted", extra=fields(file=COMMIT_FILE, why=str(problem)))
+            self._has_failed = True
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        os.close(self._fd)
 
 
 class Memory:

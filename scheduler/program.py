@@ -35,7 +35,7 @@ from .blobs.opening import open_blobs
 from .clock import SlewedClock
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
-from .known_store import KnownStore, Memory
+from .known_store import KnownStore, Memory, NewestCommit
 from .links import Links
 from .metrics.door import MetricsOutlet
 from .metrics.measures import EngineMeasures
@@ -167,6 +167,7 @@ class Program:
         self._memory = Memory(data, accepts=accepts_restored)
         store = open_store(store_url(settings.now), self._memory.admit)
         self._memory.opened(store.starts)
+        self._newest_commit = NewestCommit(data, store.lineage)
         self._store: Store = store
         self._store_id = store.store_id
         self._clock = SlewedClock(self._store.newest_instant())
@@ -289,6 +290,8 @@ class Program:
                 self._outputs.stop_awaiting(job.id)
 
     def _record(self, commit: Commit, sequence: int) -> None:
+        counters = self._engine.view.durable.counters
+        self._newest_commit.note(sequence, counters.next_job, counters.next_session)
         self._recorder.take_commit(commit, sequence)
         self._visits.take_commit(commit, sequence)
 
@@ -416,7 +419,7 @@ class Program:
         await asyncio.gather(*tasks, return_exceptions=True)
         histories = (self._desk, self._recorder, self._visits, self._requests)
         known = self._known_store()
-        for each in (self._engine, self._outputs, self._series, *histories, self._store):
+        for each in (self._engine, self._outputs, self._series, *histories, self._store, self._newest_commit):
             each.close()
         if known is not None:
             self._memory.note(known, is_synced=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -84,6 +86,24 @@ async def test_a_job_of_a_restored_database_is_given_nothing_of_what_the_lost_on
     assert [each.read_text() for each in (alices, bobs, carols)] == ["ran\n"] * 3
     await fleet.scheduler.stop()
     await fleet.scheduler.start()  # what was accepted is what the folder has seen from then on
+
+
+async def test_a_copy_that_lacks_only_the_last_answer_before_a_kill_is_refused(fleet: Fleet) -> None:
+    database, copy = fleet.scheduler.data / "scheduler.db", fleet.folder / "copy.db"
+    async with fleet.client() as client:
+        assert await client.submit("true") == 1
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        assert await client.submit("true") == 2
+    fleet.scheduler.kill()
+    for file in fleet.scheduler.data.glob("scheduler.db*"):
+        file.unlink()
+    shutil.copy(copy, database)
+    said = await refused(fleet)
+    assert "the database is older than it was" in said and "jobs up to 2 (term 1)" in said, said
+    await accepted(fleet)
+    async with fleet.client() as client:
+        assert await client.submit("true") == 1001
 
 
 async def test_of_a_lost_database_and_a_new_agent_no_old_output_is_a_new_jobs(fleet: Fleet) -> None:
