@@ -13,6 +13,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "attach": "submitting.attach",
         "forward": "inside.forward",
         "exec": "inside.exec",
+        "ssh": "inside.ssh",
+        "ssh-config": "inside.ssh",
         "notebook": "submitting.notebook",
     },
     "Look": {
@@ -88,7 +90,6 @@ OF_OTHERS: Mapping[str, str] = {
     "port-forward": "forward",
     "tunnel": "forward",
     "jupyter": "notebook",
-    "ssh": "shell",
     "kill": "cancel",
     "stop": "cancel",
     "rm": "cancel",

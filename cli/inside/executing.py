@@ -7,7 +7,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,9 +66,16 @@ async def run_in_job(settings: Settings, job_id: int, wanted: Wanted) -> int:
 
 
 class Execution:
-    """One command, from here."""
+    """One command, from here. What it writes goes to `take`, by default to our own descriptors."""
 
-    def __init__(self, client: AsyncClient, job_id: int, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        job_id: int,
+        wanted: Wanted,
+        take: Callable[[int, bytes], Awaitable[None]] | None = None,
+    ) -> None:
+        self._take = take or write_out
         self._client = client
         self._job_id = job_id
         self._wanted = wanted
@@ -144,7 +151,7 @@ class Execution:
             self._modes.feed(data)
         elif fd in self._texts:
             data = self._texts[fd].passed(data)
-        await write_out(fd, data)
+        await self._take(fd, data)
 
     async def _read(self) -> Response:
         try:

@@ -15,7 +15,7 @@ from cli.batch import command as batch
 from cli.bench_model import command as bench_model
 from cli.devices import monitor, top
 from cli.inside import exec as exec_command
-from cli.inside import forward
+from cli.inside import forward, ssh
 from cli.jobs import change, history, job, queue, wait
 from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
@@ -120,6 +120,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         results,
         secret,
         serve,
+        ssh,
         submit,
         token,
         top,
@@ -131,7 +132,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 53
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 55
 
 
 def test_the_help_of_gpuctl() -> None:

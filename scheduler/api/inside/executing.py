@@ -20,6 +20,8 @@ TERMINAL_TYPE_CHARS_MAX = 64
 COMMAND_CHARS_TOLD = 200
 """So much of a command stands in the story."""
 
+LINE_BREAKS = str.maketrans("\n\t", "  ")
+
 Request = scheduler_pb2.ExecJobRequest
 Response = scheduler_pb2.ExecJobResponse
 
@@ -43,7 +45,8 @@ def check_start(start: job_pb2.ExecStart) -> None:
 
 def story_line(start: job_pb2.ExecStart) -> str:
     """A command as the story has it: one line that a shell would read as it, cut where it is long."""
-    line = shlex.join("".join(each if each.isprintable() else "�" for each in word) for word in start.argv)
+    words = (word.translate(LINE_BREAKS) for word in start.argv)
+    line = shlex.join("".join(each if each.isprintable() else "�" for each in word) for word in words)
     return line if len(line) <= COMMAND_CHARS_TOLD else f"{line[: COMMAND_CHARS_TOLD - 1]}…"
 
 
