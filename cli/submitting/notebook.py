@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +56,7 @@ def notebook(
     For instance: gpuctl notebook --gpus 1 --upload . --download '*.ipynb'
     """
     import asyncio
+    import secrets
 
     from gpufleet.fleet.submitting.input_folder import described
     from gpufleet.fleet.submitting.requests import request_of
@@ -109,6 +109,8 @@ def _as_notebook(request: scheduler_pb2.SubmitRequest, job: JobOptions, token: s
 
 
 def _pair(port: str | None) -> Pair:
+    import secrets
+
     from ..inside.ports import Pair, read_ports
 
     if port is None:

@@ -185,6 +185,8 @@ class Calls:
         """What the calls of a job gave."""
         lot, index = self._jobs[job.id]
         numbers = range(index * self._chunk_size, min((index + 1) * self._chunk_size, len(lot.calls)))
+        if len(numbers) == 1 and job.attempt_count == 1 and (at_once := await self._first_left(job, numbers[0])):
+            return [Outcome(lot.first + numbers[0], *await _read(at_once, job))]
         left = await self._left_by(job)
         outcomes = []
         for number in numbers:
@@ -193,13 +195,21 @@ class Calls:
                 outcomes.append(Outcome(lot.first + number, error=_failed(job)))
                 continue
             data = await self._bytes_of(job, file)
-            read: Callable[[bytes, job_pb2.Job], Outcome] = _outcome
-            if len(data) > UNPICKLED_HERE_BYTES_MAX:
-                found = await asyncio.to_thread(read, data, job)
-            else:
-                found = read(data, job)
-            outcomes.append(Outcome(lot.first + number, found.value, found.error))
+            outcomes.append(Outcome(lot.first + number, *await _read(data, job)))
         return outcomes
+
+    async def _first_left(self, job: job_pb2.Job, number: int) -> bytes:
+        """What a call left, asked for at once; nothing where that is not stored yet, or more is to be asked."""
+        client = self._fleet.client
+        data = bytearray()
+        try:
+            async for piece in client.scheduler.DownloadFile(
+                files_pb2.DownloadFileRequest(job_id=job.id, path=f"{LEFT}/{number}")
+            ):
+                data += piece.data
+        except grpc.RpcError:
+            return b""
+        return bytes(data)
 
     async def _left_by(self, job: job_pb2.Job) -> dict[str, files_pb2.FolderEntry]:
         """The files that a job left, by path; none where it never ran."""
@@ -229,6 +239,13 @@ class Calls:
             if len(data) == file.size_bytes:
                 break
         return bytes(data)
+
+
+async def _read(data: bytes, job: job_pb2.Job) -> tuple[Any, BaseException | None]:
+    """The value and the error of what a call left."""
+    large = len(data) > UNPICKLED_HERE_BYTES_MAX
+    found = await asyncio.to_thread(_outcome, data, job) if large else _outcome(data, job)
+    return found.value, found.error
 
 
 def _outcome(data: bytes, job: job_pb2.Job) -> Outcome:

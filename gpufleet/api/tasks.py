@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ LOT_BYTES_MAX = 64 * 2**20
 """Calls of one array, pickled: each of its processes gets all of them. More are several arrays."""
 LOT_CALLS_MAX = 10_000
 """Calls of one array."""
+
+VERSION = "{}.{}".format(*sys.version_info)
+"""What this interpreter is, and each that makes a call has to be."""
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 """A function, what it is given by place, and by name."""
@@ -69,22 +73,17 @@ def lots(calls: Sequence[Call]) -> Iterator[Lot]:
 def write(lot: Lot, folder: Path, chunk_size: int) -> None:
     """Write what goes along with the array."""
     shutil.copyfile(Path(__file__).with_name("task_program.py"), folder / "run.py")
-    package = folder / "cloudpickle"
-    package.mkdir()
-    for source in Path(cloudpickle.__file__).parent.glob("*.py"):
-        shutil.copyfile(source, package / source.name)
-    functions: list[tuple[int, int]] = []
-    plan: list[tuple[int, int, int, int]] = []
-    with (folder / "calls.bin").open("wb") as file:
-        for each in lot.functions:
-            functions.append((file.tell(), len(each)))
-            file.write(each)
-        for function, arguments in lot.calls:
-            plan.append((*functions[function], file.tell(), len(arguments)))
-            file.write(arguments)
-    (folder / "calls.json").write_text(
-        json.dumps({"python": list(sys.version_info[:2]), "chunk_size": chunk_size, "calls": plan})
-    )
+    with zipfile.ZipFile(folder / "cloudpickle.zip", "w", zipfile.ZIP_DEFLATED) as package:
+        for source in sorted(Path(cloudpickle.__file__).parent.glob("*.py")):
+            package.write(source, f"cloudpickle/{source.name}")
+    data = [*lot.functions, *(arguments for _, arguments in lot.calls)]
+    places = [(start, len(each)) for start, each in zip(accumulate(map(len, data), initial=0), data, strict=False)]
+    given = places[len(lot.functions) :]
+    with (folder / "calls").open("wb") as file:
+        file.write(f"{VERSION} {chunk_size} {len(lot.calls)}\n".encode())
+        for (function, _), place in zip(lot.calls, given, strict=True):
+            file.write("{} {} {} {}\n".format(*places[function], *place).encode())
+        file.writelines(data)
 
 
 def _pickled(what: str, value: Any) -> bytes:
@@ -106,9 +105,8 @@ def command_of(python: str | None, cwd: object) -> list[str]:
 
 def mismatch(head: Mapping[str, Any], node: str) -> GpufleetError:
     """The interpreter there is of another version than this one."""
-    wanted = ".".join(map(str, sys.version_info[:2]))
     return invalid(
         "python",
-        f"{head.get('interpreter')} on node {node} is Python {head.get('here')}, and what was sent needs {wanted}",
-        next_step=f"Name another that is there: python='python{wanted}'",
+        f"{head.get('interpreter')} on node {node} is Python {head.get('here')}, and what was sent needs {VERSION}",
+        next_step=f"Name another that is there: python='python{VERSION}'",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import subprocess
 import sys
@@ -63,8 +62,8 @@ def test_an_exit_of_a_call_does_not_end_the_program_that_asked_for_it(tmp_path: 
 
 def test_another_version_of_python_is_told_with_what_to_name(tmp_path: Path) -> None:
     folder = made(tmp_path, [(abs, (-1,), {})])
-    plan = json.loads((folder / "calls.json").read_text())
-    (folder / "calls.json").write_text(json.dumps({**plan, "python": [2, 7]}))
+    calls = (folder / "calls").read_bytes()
+    (folder / "calls").write_bytes(b"2.7 " + calls.partition(b" ")[2])
     done = run(folder)
     assert done.returncode == 1 and "the calls need 2.7" in done.stderr
     error = _outcome((folder / "left/0").read_bytes(), job_pb2.Job(id=41)).error
