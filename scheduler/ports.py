@@ -143,8 +143,13 @@ class Store(RecordStore, Protocol):
         """A page of what has ended. It may be called on any thread."""
         ...
 
-    def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
-        """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job."""
+    def story(
+        self, job: JobId, after: int, limit: int, told_with: JobId | None = None, kinds: Sequence[str] = ()
+    ) -> list[StoredRecord]:
+        """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job.
+
+        With `kinds` only those of these classes.
+        """
         ...
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 
-from gpufleet.v1 import job_pb2
+from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
 
-from gpufleet.fleet.async_client import connected_async
+from gpufleet.errors import UnavailableError
+from gpufleet.fleet.async_client import AsyncClient, connected_async
 from gpufleet.fleet.exit_codes import OWN_FAILURE
 from gpufleet.fleet.following.job_updates import Ends
 from gpufleet.fleet.following.shell import FollowingEnd, follow
@@ -17,7 +19,10 @@ from gpufleet.text.units import counted
 
 from ..printing import print_message
 from ..quitting import Left, until_told_to_leave
+from ..render.results import results_in_words
 from ..screen import say
+
+RESULTS_ASKED_AGAIN_SECONDS = 0.5
 
 
 async def wait_for(settings: Settings, job_ids: Sequence[int]) -> int:
@@ -38,8 +43,15 @@ async def wait_for(settings: Settings, job_ids: Sequence[int]) -> int:
                 say(f"waiting for {counted(len(ends.waiting), 'job')}; Ctrl-C leaves, and no job ends by it")
             return await follow(ends.feed, settings.time_outs, client.translated, on_cut_off=_tell_cut_off)
 
+        async def stay_for_results() -> FollowingEnd:
+            why = await stay()
+            if why is FollowingEnd.DONE:
+                for job in ended.values():
+                    await results_of(client, job)
+            return why
+
         try:
-            why = await until_told_to_leave(stay())
+            why = await until_told_to_leave(stay_for_results())
         except Left as left:
             say(_come_back("left", ends.waiting))
             return left.code
@@ -53,6 +65,24 @@ async def wait_for(settings: Settings, job_ids: Sequence[int]) -> int:
     )
     say(_come_back(reason, ends.waiting))
     return OWN_FAILURE
+
+
+async def results_of(client: AsyncClient, job: job_pb2.Job) -> None:
+    """Stay until what an ended job left is stored or lost, and say so where it is not all there."""
+    if not job.spec.results:
+        return
+    request = scheduler_pb2.GetJobRequest(job_id=job.id)
+    while True:
+        try:
+            now = (await client.call_again(client.scheduler.GetJob, request)).job
+        except UnavailableError:
+            _tell_cut_off(True)  # its node keeps what it left until the scheduler is back
+            continue
+        if now.results.state != files_pb2.RESULTS_STATE_COMING:
+            break
+        await asyncio.sleep(RESULTS_ASKED_AGAIN_SECONDS)
+    if now.results.state not in (files_pb2.RESULTS_STATE_STORED, files_pb2.RESULTS_STATE_UNSPECIFIED):
+        say(f"what job {job.id} left is {results_in_words(now)}")
 
 
 def _code(ended: dict[int, job_pb2.Job]) -> int:

@@ -22,8 +22,12 @@ def copy(settings: Settings, source: str, target: str, rank: int) -> None:
         raise invalid("JOB:[PATH]", f"{source!a} names no file of a job", next_step=HOW)
     with connected(settings) as client:
         job_id = only_id(client, read_selection([which]))
-        found, places = bring(client, job_id, path, target, rank)
+        found, places = bring(client, job_id, path, target, rank, on_wait=lambda why: _tell_wait(job_id, why))
     size = format_size(sum(file.size_bytes for file, _ in places))
     print(f"gpuctl: {counted(len(places), 'file')}, {size}, of job {job_id}", file=sys.stderr)
     for problem in found.problems:
         print(f"gpuctl: not among them: {clean(problem)}", file=sys.stderr)
+
+
+def _tell_wait(job_id: int, why: str) -> None:
+    print(f"gpuctl: waiting for what job {job_id} left: {clean(why)}; Ctrl-C leaves", file=sys.stderr)

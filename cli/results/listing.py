@@ -48,11 +48,13 @@ def _lines(job_id: int, answer: files_pb2.ListFilesResponse, look: Look) -> Iter
     if rows:
         yield from draw(columns, rows, look)
     if not answer.ranks:
-        yield f"Job {job_id} has no attempt that has ended; what it leaves is stored then."
+        yield f"Job {job_id} has no attempt that ran and has ended; what it leaves is stored then."
     for rank in answer.ranks:
         of = f" of rank {rank.rank}" if len(answer.ranks) > 1 else ""
         if not rank.is_stored:
-            yield f"What attempt {rank.attempt}{of} left is not stored yet."
+            is_coming = rank.state in (files_pb2.RESULTS_STATE_COMING, files_pb2.RESULTS_STATE_UNSPECIFIED)
+            what = "is not stored yet" if is_coming else "is not there"
+            yield f"What attempt {rank.attempt}{of} left {what}{f': {clean(rank.message)}' if rank.message else ''}."
         elif not rank.files and not rank.problems:
             yield f"Attempt {rank.attempt}{of} left nothing that --download chooses."
         for problem in rank.problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -15,8 +15,8 @@ from gpufleet.v1 import files_pb2, scheduler_pb2
 
 from .client import Client, translated
 
-STORED_SECONDS_MAX = 300.0
-"""How long it waits for what an ended job left to be stored."""
+SILENT_SECONDS = 2.0
+"""Who waits longer than this for what a job left is told what for."""
 ASKED_AGAIN_SECONDS = 0.3
 TRIES_MAX = 5
 """Of one file that is cut; each goes on where the one before it stood."""
@@ -37,37 +37,56 @@ def left_by(client: Client, job_id: int) -> files_pb2.ListFilesResponse:
 
 
 def bring(
-    client: Client, job_id: int, path: str, target: str, rank: int
+    client: Client,
+    job_id: int,
+    path: str,
+    target: str,
+    rank: int,
+    on_wait: Callable[[str], None] = lambda why: None,
 ) -> tuple[files_pb2.RankFiles, list[tuple[files_pb2.FolderEntry, Path]]]:
     """Bring a file, a folder or, for an empty path, all of what a rank left; `target` is a place, with / at its end a
     folder. Answers what it left, and where each file that was brought lies.
 
-    Errors: FILE_NOT_FOUND, INVALID_ARGUMENT, and those of DownloadFile.
+    It waits for what is still coming; `on_wait` hears what for. Errors: FILE_NOT_FOUND, INVALID_ARGUMENT, and those of
+    DownloadFile.
     """
-    found = stored(client, job_id, rank)
+    found = stored(client, job_id, rank, on_wait)
     places = list(_places(job_id, found, path.strip("/"), Path(target), target.endswith("/")))
     for file, place in places:
         _bring(client, job_id, found, file, place)
     return found, places
 
 
-def stored(client: Client, job_id: int, rank: int) -> files_pb2.RankFiles:
-    """What a rank left, once it is stored. Errors: FILE_NOT_FOUND."""
-    until = time.monotonic() + STORED_SECONDS_MAX
+def stored(
+    client: Client, job_id: int, rank: int, on_wait: Callable[[str], None] = lambda why: None
+) -> files_pb2.RankFiles:
+    """What a rank left, once it is stored; `on_wait` hears what is waited for. Errors: FILE_NOT_FOUND."""
+    began, said = time.monotonic(), ""
     while True:
         answer = left_by(client, job_id)
         if rank >= max(1, len(answer.ranks)):
             raise invalid("--rank", f"job {job_id} has ranks 0 to {len(answer.ranks) - 1}", next_step="Name one.")
-        if answer.ranks and answer.ranks[rank].is_stored:
-            return answer.ranks[rank]
-        job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
-        if not job.HasField("end_time"):
-            why = f"job {job_id} has not ended; what it leaves is stored then"
-            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"Wait for it with: gpuctl wait {job_id}")
-        if time.monotonic() > until:
-            why = f"what job {job_id} left is not stored, {STORED_SECONDS_MAX:.0f} s after it was asked for"
-            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step="See why with: gpuctl logs --program agent:NODE")
+        if not answer.ranks:
+            raise _nothing_yet(client, job_id)
+        found = answer.ranks[rank]
+        if found.is_stored:
+            return found
+        if found.state in (files_pb2.RESULTS_STATE_LOST, files_pb2.RESULTS_STATE_DROPPED):
+            why = f"what job {job_id} left is not there: {found.message}"
+            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"See what happened with: gpuctl story {job_id}")
+        if time.monotonic() - began > SILENT_SECONDS and found.message != said:
+            said = found.message
+            on_wait(said)
         time.sleep(ASKED_AGAIN_SECONDS)
+
+
+def _nothing_yet(client: Client, job_id: int) -> GpufleetError:
+    job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
+    if job.HasField("end_time"):
+        step = f"See how it ended with: gpuctl job {job_id}"
+        return GpufleetError(Reason.FILE_NOT_FOUND, f"job {job_id} left nothing: it never ran", next_step=step)
+    why = f"job {job_id} has not ended; what it leaves is stored then"
+    return GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"Wait for it with: gpuctl wait {job_id}")
 
 
 def _places(

@@ -3,6 +3,8 @@
     DATA/files/results/KEY      the lines that choose what a rank leaves; there until it is settled
 
 An agent that dies meanwhile does it again: the scheduler has the attempt forgotten once more, and has kept what came.
+While the scheduler cannot be reached, or cannot store, what was left stays here, as output does: nothing is given up
+for that. What it will not have is said in the place of it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 300.0
-"""What a rank left is given up, and removed, when nothing more of it went for so long."""
 ANSWER_SECONDS = 60.0
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.2, 5.0
 LOOKS_MAX = 3
@@ -101,13 +100,13 @@ class Results:
 
     async def _bring(self, key: RankKey, lines: tuple[str, ...]) -> None:
         left = await self._looked_at(key, lines)
-        looks, pause_s, since, why = 1, RETRY_SECONDS_MIN, time.monotonic(), "the scheduler cannot be reached"
+        looks, pause_s, told = 1, RETRY_SECONDS_MIN, ""
         while True:
             sent: list[str] = []
             try:
                 if await self._send(key, left, sent):
                     return
-                why = "the scheduler has not stored all of it"
+                why = "not all of it is stored"
             except Changed as problem:
                 looks += 1
                 left = Left(problems=[f"nothing is stored: {problem}"])
@@ -119,18 +118,17 @@ class Results:
                 if isinstance(problem, grpc.aio.AioRpcError):
                     error = from_rpc_error(problem)
                     why = error.message
-                    if error.reason in GIVES_UP or (error.reason in REFUSED and not left.plans):
-                        break
+                    if error.reason in GIVES_UP or (error.reason in REFUSED and not left.manifest):
+                        _log.error("what attempt %s left is removed and was not stored: %s", key, why)
+                        return
                     if error.reason in REFUSED:
                         left = Left(problems=[f"nothing is stored: {why}"[:PROBLEM_CHARS_MAX]])
                         continue
-            if sent:
-                since, pause_s = time.monotonic(), RETRY_SECONDS_MIN
-            elif time.monotonic() - since > PATIENCE_SECONDS:
-                break
+            if why != told:
+                _log.warning("what attempt %s left waits here, and is sent again: %s", key, why)
+            told, pause_s = why, RETRY_SECONDS_MIN if sent else pause_s
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
-        _log.error("what attempt %s left is removed and was not stored: %s", key, why)
 
     async def _looked_at(self, key: RankKey, lines: tuple[str, ...]) -> Left:
         try:

@@ -1,5 +1,6 @@
 """The manifests of folders that jobs name: which chunks they need. What was read of one lately is kept."""
 
+import hashlib
 import os
 import threading
 from collections import OrderedDict
@@ -12,6 +13,8 @@ from gpufleet.jobs.folders import MANIFEST_BYTES_MAX, Folder, ManifestError, fol
 from ..state.ids import UserName
 from ..state.specs import InputFile
 
+OF_NOTHING = hashlib.sha256(b"").hexdigest()
+"""The manifest of an empty folder has no bytes, and is stored nowhere."""
 CHUNKS_KEPT_MAX = 200_000
 """Of all manifests that are kept together."""
 
@@ -59,6 +62,8 @@ class Folders:
 
     def read(self, user: UserName, digest: str) -> Folder:
         """All that a manifest says. Raises as `contents`."""
+        if digest == OF_NOTHING:
+            return Folder((), ())
         descriptor = self._open(user, digest)
         if descriptor is None:
             raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"manifest {digest} is not stored for {user}")

@@ -20,17 +20,29 @@ from gpufleet.jobs.files import is_digest
 
 from ..state.ids import JobId, RankKey, UserName
 
+MISSING_CHARS_MAX = 300
+"""Of the sentence about what is missing."""
 BYTES_MAX = 4 * 2**20
 """More than any of these files has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a rank left: whose it is, the digest of its manifest, and what is not in that."""
+    """What a rank left: whose it is, the digest of its manifest, what is not in that; `is_new`: it came just now."""
 
     user: UserName
     digest: str
     problems: tuple[str, ...]
+    is_new: bool = False
+
+
+def missing_words(problems: tuple[str, ...]) -> str:
+    """The first of what is missing, and how many more there are; empty where nothing is."""
+    if not problems:
+        return ""
+    first, *others = problems
+    more = f", and {len(others):,} more" if others else ""
+    return f"not among it: {first[:MISSING_CHARS_MAX]}{more}"
 
 
 class Results:
@@ -39,6 +51,8 @@ class Results:
     def __init__(self, folder: Path, wall_clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._now = wall_clock
+        self.trouble: dict[RankKey, str] = {}
+        """Why what a rank left could not be taken when it was sent last; of ranks that still bring theirs."""
 
     def add(self, key: RankKey, stored: Stored) -> None:
         """Make durable what a rank left."""

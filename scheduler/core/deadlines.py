@@ -40,6 +40,7 @@ from .attempts import gang_without_nodes, without_its_node
 from .decision import Decision, together
 from .gaps import closed_if_over
 from .live_ranks import given_up_at, jobs_on
+from .results import overdue, result_deadlines
 from .serving import renumbered
 from .story import span_text
 from .turns import on_time, session_deadlines
@@ -148,6 +149,7 @@ def _deadlines_of_others(state: State) -> Iterator[Instant]:
     yield from session_deadlines(state)
     yield from gap_deadlines(state)
     yield from serving_deadlines(state)
+    yield from result_deadlines(state)
     oldest = next(iter(state.durable.requests.values()), None)
     if oldest is not None:
         # An old one may have to stay as long as its jobs, so that the next look is never sooner than the sweep.
@@ -165,6 +167,7 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
     decisions.append(Decision(records=tuple(_of_waiting_jobs(state, event.at))))
     decisions.append(Decision(records=tuple(of_time_limits(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
+    decisions.append(Decision(records=tuple(overdue(state, event.at))))
     decisions.append(on_time(state, event.at))
     decisions.append(closed_if_over(state, event.at))
     decisions.append(renumbered(state, event.at))

@@ -23,6 +23,7 @@ from . import (
     membership,
     nodes,
     programs,
+    results,
     secrets,
     sessions,
     updating,
@@ -71,6 +72,8 @@ def decide(state: State, event: Event) -> Decision:
             return jobs.on_signal_requested(state, event)
         case events.EntryRequested():
             return entries.on_entry_requested(state, event)
+        case events.ResultsReported():
+            return results.on_results_reported(event)
         case events.RequeueRequested():
             return jobs.on_requeue_requested(state, event)
         case events.NodeAnnounced():

@@ -48,6 +48,7 @@ from .decision import NOTHING, Decision, refused, together
 from .found import found_by, superseded_by
 from .live_ranks import jobs_on
 from .membership import admitted, no_such_node, owner_of, refusal_to_join, use_of_token, with_owner
+from .results import lost_with, missing_from
 from .updating import limit_again
 from .warnings import bounded, of_beat, of_trouble, tell_again, tell_commands
 
@@ -161,6 +162,7 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
             "CONFLICT", f"a newer stream of this agent has told what node {event.node!r} knows", field="inventory"
         )
     seen, forgotten = dict(event.entries), dict(event.forgotten)
+    gone = tuple(missing_from(state, event, frozenset(seen)))
     decisions: list[Decision] = []
     if node.is_lost:
         decisions.append(Decision(records=(NodeReturned(at=event.at, node=node.name),)))
@@ -175,7 +177,7 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
     decisions.append(Decision(records=tuple(_without_those_of_an_old_boot(state, node, event))))
     found = found_by(state, event, seen, forgotten)
     unexpected = (_unexpected(event.node, key, what) for key, what in seen.items() if key not in found.kept)
-    decisions.extend((found.decision, Decision(commands=tuple(unexpected))))
+    decisions.extend((found.decision, Decision(records=gone), Decision(commands=tuple(unexpected))))
     return together(*decisions)
 
 
@@ -338,7 +340,8 @@ def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
         if job.attempt is not None
     ]
     ended = together(*ends)
-    records = (*ended.records, NodeForgotten(at=event.at, node=event.node, by=event.by))
+    left = lost_with(state, event.at, event.node, message)
+    records = (*ended.records, *left, NodeForgotten(at=event.at, node=event.node, by=event.by))
     finished = tuple(record.job for record in records if isinstance(record, JobFinished))
     requeued = tuple(record.job for record in records if isinstance(record, AttemptEnded))
     return Decision(records=records, commands=ended.commands, reply=NodeGone(ended=finished, requeued=requeued))

@@ -14,6 +14,7 @@ from ..state.commands import Command
 from ..state.ids import JobId, UserName
 from ..state.jobs import Deferred, Divided, Finished, Held, Job
 from ..state.records import Record
+from ..state.results import ResultsOutcome
 from ..state.sessions.records import SessionRecord
 from ..state.shares import share_text
 from ..state.specs import GpuMode, Outcome
@@ -113,6 +114,8 @@ def sentence(record: Record) -> str:
         case records.JobEntered(job=job_id, by=by, attempt=number, port=port, command=command):
             how = f"connected to port {port} of" if port else f"ran {command} in"
             return f"{by} {how} attempt {job_id}/{number}."
+        case records.ResultsSettled():
+            return _results_sentence(record)
         case records.NodeRegistered(node=node):
             devices = ", ".join(device.name for device in node.info.devices) or "no GPU"
             return f"Node {node.name} registered from {node.address or 'an unknown address'} with {devices}."
@@ -188,6 +191,17 @@ def sentence(record: Record) -> str:
             assert_never(record)
 
 
+def _results_sentence(record: records.ResultsSettled) -> str:
+    files = f"{record.file_count:,} {'file' if record.file_count == 1 else 'files'} of {record.size_bytes:,} bytes"
+    match record.outcome:
+        case ResultsOutcome.STORED:
+            return f"What {record.key} left is stored: {files}."
+        case ResultsOutcome.INCOMPLETE:
+            return f"What {record.key} left is stored in part, {files}: {record.message}."
+        case ResultsOutcome.LOST:
+            return f"What {record.key} left is lost: {record.message}."
+
+
 def tell(record: Record) -> str:
     """The short form of a record: its kind, its ids and what tells it from others of its kind."""
     if isinstance(record, SessionRecord):
@@ -249,6 +263,8 @@ def tell(record: Record) -> str:
             return f"{name} {job_id} {signal}"
         case records.JobEntered(job=job_id, attempt=number, port=port, command=command):
             return f"{name} {job_id}/{number} {port or command}"
+        case records.ResultsSettled(key=key, outcome=outcome):
+            return f"{name} {key} {outcome.value}"
         case records.NodeRegistered(node=node):
             return f"{name} {node.name}"
         case records.DeviceMarked(node=node_name, device=device):

@@ -8,7 +8,18 @@ from gpufleet.jobs.runs import FileRun, StopCause
 
 from . import jobs, records
 from .attempts import Attempt, EndedAttempt
-from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, secret_key, take_out
+from .durable import (
+    Durable,
+    Entity,
+    adopt,
+    discard,
+    drop_equals,
+    key_of,
+    request_key,
+    results_key,
+    secret_key,
+    take_out,
+)
 from .equal_jobs import EqualJobs
 from .gap import HistoryGap
 from .gpu_choice import begun_anew, fallen_back, needing_gpus
@@ -17,6 +28,7 @@ from .indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
 from .nodes import Node, approved, resumed, revoked
 from .records import Record
+from .results import due_of
 from .sessions.records import SessionRecord, changed_by, gone_by
 from .sessions.session import Session
 from .shares import WHOLE_MILLI
@@ -93,6 +105,7 @@ def apply(durable: Durable, record: Record) -> None:
         case records.AttemptEnded(ended=ended, is_retry=is_retry, begins_at=begins_at, at=at):
             job = durable.jobs[record.job]
             _charge(durable, job, ended)
+            _await_results(durable, job, ended)
             has_timed_out = ended.reason == StopCause.TIME_LIMIT.value
             waiting = replace(
                 job,
@@ -124,6 +137,7 @@ def apply(durable: Durable, record: Record) -> None:
             job = durable.jobs[job_id]
             if last is not None:
                 _charge(durable, job, last)
+                _await_results(durable, job, last)
             past = job.past if last is None else _with(job.past, last)
             items = job.items
             if items is not None:
@@ -138,6 +152,8 @@ def apply(durable: Durable, record: Record) -> None:
             _put_job(durable, job, replace(job, warnings=(*job.warnings, warning), version=job.version + 1))
         case records.SetupStateChanged() | records.SpoolStateChanged() | records.SignalSent() | records.JobEntered():
             pass
+        case records.ResultsSettled(key=key):
+            _settle_results(durable, key)
         case records.NodeRegistered(node=node):
             _put_node(durable, node)
         case records.NodeLost(node=name):
@@ -244,6 +260,25 @@ def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
     used = weight * max(0, ended.ended_at - ended.placed_at) / SECOND
     known = durable.usage.get(job.user) or Usage(user=job.user, cpu_seconds=0.0, at=ended.ended_at)
     _keep(durable, known.charged(used, ended.ended_at))
+
+
+def _await_results(durable: Durable, job: Job, ended: EndedAttempt) -> None:
+    due = due_of(job.id, ended) if job.spec.results else None
+    if due is not None:
+        _keep(durable, due)
+
+
+def _settle_results(durable: Durable, key: RankKey) -> None:
+    """Await nothing more of a rank; one that comes after it counted as lost is awaited no more already."""
+    due = durable.results_due.get((key.job, key.attempt))
+    if due is None or not due.awaits(key):
+        return
+    left = replace(due, ranks=tuple(rank for rank in due.ranks if rank != key.rank))
+    if left.ranks:
+        _keep(durable, left)
+    else:
+        del durable.results_due[key.job, key.attempt]
+        durable.touched[results_key(key.job, key.attempt)] = None
 
 
 def _keep(durable: Durable, entity: Entity) -> None:

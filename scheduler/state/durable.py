@@ -17,6 +17,7 @@ from .ids import JobId, NodeName, RankKey, SecretKey, SecretName, TokenId, UserN
 from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import Job, Tally
 from .nodes import Node
+from .results import ResultsDue
 from .sessions.session import Model, ModelName, Session, SessionId, Sessions
 from .specs import Asked
 from .usage import Usage
@@ -34,6 +35,7 @@ Entity = (
     | Session
     | Secret
     | HistoryGap
+    | ResultsDue
 )
 EntityKey = tuple[str, str]
 
@@ -51,6 +53,7 @@ KINDS: dict[type[Entity], tuple[str, Callable[[Any], str]]] = {
     Session: ("session", lambda session: str(session.id)),
     Secret: ("secret", lambda secret: secret_key(secret.user, secret.name)[1]),
     HistoryGap: ("gap", lambda gap: "last"),
+    ResultsDue: ("results_due", lambda due: results_key(due.job, due.attempt)[1]),
 }
 """The kind of each class of entity in the store, and what its id is there."""
 
@@ -71,6 +74,11 @@ def secret_key(user: UserName, name: SecretName) -> EntityKey:
     return ("secret", f"{user}\x00{name}")
 
 
+def results_key(job: JobId, attempt: int) -> EntityKey:
+    """The (kind, id) of what an attempt is still to bring."""
+    return ("results_due", f"{job}.{attempt}")
+
+
 @dataclass(slots=True)
 class Durable(Indexes):
     """The durable state with its indexes. Only `apply` changes it, and in a view of commits `turn_over`."""
@@ -86,6 +94,7 @@ class Durable(Indexes):
     sessions: Sessions = field(default_factory=Sessions)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
     usage: dict[UserName, Usage] = field(default_factory=dict)
+    results_due: dict[tuple[JobId, int], ResultsDue] = field(default_factory=dict)
     _largest_device_bytes: int | None = None
     _owners: frozenset[UserName] | None = field(default=None, compare=False)
     could_hold: set[tuple[Asked, int]] = field(default_factory=set, compare=False)
@@ -106,6 +115,7 @@ class Durable(Indexes):
         yield from self.secrets.values()
         yield from self.models.values()
         yield from self.sessions.by_id.values()
+        yield from self.results_due.values()
         yield self.counters
         if self.gap is not None:
             yield self.gap
@@ -204,6 +214,8 @@ def adopt(durable: Durable, entity: Entity) -> None:
             durable.counters = entity
         case HistoryGap():
             durable.gap = entity
+        case ResultsDue():
+            durable.results_due[entity.job, entity.attempt] = entity
         case Model():
             durable.models[entity.name] = entity
         case Session():
@@ -242,6 +254,9 @@ def discard(durable: Durable, key: EntityKey) -> None:
             durable.models.pop(ModelName(name), None)
         case "session":
             durable.sessions.drop(SessionId(int(name)))
+        case "results_due":
+            job, _, attempt = name.partition(".")
+            durable.results_due.pop((JobId(int(job)), int(attempt)), None)
         case _:
             raise AssertionError(f"no entity of kind {kind!r} is ever gone")
 

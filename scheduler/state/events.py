@@ -14,6 +14,7 @@ from .gap import Origin
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Items
 from .nodes import DeviceSample, HostSample, NodeInfo
+from .results import ResultsOutcome
 from .sessions.events import SessionEvent
 from .specs import Band, JobSpec, Outcome
 from .units import Instant, Span
@@ -124,6 +125,18 @@ class EntryRequested:
     attempt: int
     port: int = 0
     command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsReported:
+    """A node has brought what a rank left, as far as it could, and it is stored. `message` says what is missing."""
+
+    at: Instant
+    key: RankKey
+    outcome: ResultsOutcome
+    file_count: int = 0
+    size_bytes: int = 0
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,6 +477,7 @@ Event = (
     | UpdateRequested
     | SignalRequested
     | EntryRequested
+    | ResultsReported
     | RequeueRequested
     | NodeAnnounced
     | InventoryReported

@@ -13,6 +13,7 @@ from .gap import HistoryGap
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
+from .results import ResultsOutcome
 from .sessions.records import SessionRecord
 from .specs import Band
 from .units import Instant, Span
@@ -308,6 +309,16 @@ class JobEntered(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsSettled(OfRank):
+    """What a rank left is stored, as far as it came, or lost. `message` says what is missing and why."""
+
+    outcome: ResultsOutcome
+    file_count: int = 0
+    size_bytes: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistered:
     """A node joined, or joined again with other facts."""
 
@@ -566,6 +577,7 @@ Record = (
     | SpoolStateChanged
     | SignalSent
     | JobEntered
+    | ResultsSettled
     | NodeRegistered
     | NodeLost
     | NodeReturned

@@ -1,5 +1,6 @@
 """The questions that are asked of the store beside loading it; each is answered by an index."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Select, literal, select, tuple_
@@ -79,15 +80,17 @@ def _page(statement: Select[Any], query: FinishedQuery) -> Select[Any]:
     return statement.order_by(table.end_us.desc(), table.id.desc()).limit(query.limit)
 
 
-def story(job: JobId, after: int, limit: int, told_with: JobId | None) -> Select[Any]:
-    """A job's records with a sequence above `after`, oldest first.
+def story(job: JobId, after: int, limit: int, told_with: JobId | None, kinds: Sequence[str] = ()) -> Select[Any]:
+    """A job's records with a sequence above `after`, oldest first; with `kinds` only those of these classes.
 
     It shares its first with its equals, and an item with its array (whose id is lower) also what befell all items.
     """
     mine = record.c.job_id == job
     if told_with is not None:
-        kinds = SHARED_KINDS if told_with < job else (JobQueued,)
-        mine |= (record.c.job_id == told_with) & record.c.kind.in_([kind.__name__ for kind in kinds])
+        shared = SHARED_KINDS if told_with < job else (JobQueued,)
+        mine |= (record.c.job_id == told_with) & record.c.kind.in_([kind.__name__ for kind in shared])
+    if kinds:
+        mine &= record.c.kind.in_(kinds)
     return select(record).where(mine & (record.c.seq > after)).order_by(record.c.seq).limit(limit)
 
 

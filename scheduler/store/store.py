@@ -113,9 +113,14 @@ class SqlStore:
     def _jobs(self, query: Select[Any]) -> list[Job]:
         return [reading.finished_job(self._codec, row) for row in reading.rows(self._database, query)]
 
-    def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
-        """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job."""
-        rows = reading.rows(self._database, queries.story(job, after, limit, told_with))
+    def story(
+        self, job: JobId, after: int, limit: int, told_with: JobId | None = None, kinds: Sequence[str] = ()
+    ) -> list[StoredRecord]:
+        """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job.
+
+        With `kinds` only those of these classes.
+        """
+        rows = reading.rows(self._database, queries.story(job, after, limit, told_with, kinds))
         return [reading.record(self._codec, row) for row in rows]
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from tests.api.test_own_node import agent, why
 from tests.e2e.client import Client, refusal
 from tests.e2e.fleet import Fleet
 from tests.e2e.jobs.test_results import stored
-from tests.e2e.processes import DEADLINE_SECONDS
+from tests.e2e.processes import DEADLINE_SECONDS, until
 
 pb = node_agent_pb2
 DATA = b"a result"
@@ -72,6 +74,58 @@ async def test_nobody_brings_what_no_attempt_of_theirs_left_and_what_is_stored_s
     ):
         assert await why(admin.stub.DownloadFile(request, timeout=DEADLINE_SECONDS)) is reason
     assert not (await admin.stub.ListFiles(files_pb2.ListFilesRequest(job_id=plain))).ranks
+
+
+async def results_of(person: Client, job: int) -> files_pb2.JobResults:
+    return (await person.job(job)).results
+
+
+async def told_in_story(person: Client, job: int, text: str) -> None:
+    async def is_told() -> bool:
+        return text in "\n".join(await person.story(job))
+
+    await until("the story tells of what it left", is_told)
+
+
+async def test_what_became_of_results_is_told_until_they_are_stored(tmp_path: Path) -> None:
+    settings = tmp_path / "scheduler.toml"
+    settings.write_text("[files]\nfree_bytes_min = '900TB'\n")
+    async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as admin:
+        await fleet.add_node("n1")
+        waits = await admin.submit("sleep", "600", cwd="", results=["*"], after=[])
+        assert not (await admin.job(waits)).HasField("results")
+        job = (await admin.run("/bin/sh", "-c", "echo first >r", cwd="", results=["*"])).id
+
+        async def is_told_why() -> bool:
+            return "is sent again, as the disk" in (await results_of(admin, job)).message
+
+        await until("it is told why nothing comes", is_told_why)
+        assert (await results_of(admin, job)).state == files_pb2.RESULTS_STATE_COMING
+        settings.write_text("[files]\nfree_bytes_min = '100MB'\n")
+        fleet.scheduler.signal(signal.SIGHUP)
+        assert [each.path for each in (await stored(admin, job)).files] == ["r"]
+        assert (await results_of(admin, job)).state == files_pb2.RESULTS_STATE_STORED
+        await told_in_story(admin, job, f"What {job}/1 left is stored: 1 file of 6 bytes.")
+        await admin.cancel(waits)
+        await admin.wait(waits)
+
+
+async def test_of_who_has_no_room_left_it_is_said_that_nothing_is_stored(tmp_path: Path) -> None:
+    settings = tmp_path / "scheduler.toml"
+    settings.write_text("[files]\nuser_bytes_max = '1MB'\n")
+    async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as admin:
+        await fleet.add_node("n1")
+        fills = (await admin.run("/bin/sh", "-c", "head -c 950000 /dev/urandom >a", cwd="", results=["*"])).id
+        assert (await stored(admin, fills)).state == files_pb2.RESULTS_STATE_STORED
+        job = (await admin.run("/bin/sh", "-c", "head -c 200000 /dev/urandom >b", cwd="", results=["*"])).id
+        left = await stored(admin, job)
+        assert (left.state, list(left.files)) == (files_pb2.RESULTS_STATE_INCOMPLETE, [])
+        told = await results_of(admin, job)
+        assert told.state == files_pb2.RESULTS_STATE_INCOMPLETE
+        assert "nothing is stored: root has" in told.message
+        assert "stored in part, 0 files of 0 bytes: not among it: nothing is stored" in "\n".join(
+            await admin.story(job)
+        )
 
 
 @pytest.mark.parametrize("line", ["", " ", "# all", "a\nb", "x" * 1_025, "!"])

@@ -43,6 +43,7 @@ from scheduler.state.events import (
     RankStarted,
     ReadingResumed,
     RequeueRequested,
+    ResultsReported,
     RevokeRequested,
     SharedRootChecked,
     SignalRequested,
@@ -56,6 +57,7 @@ from scheduler.state.limits import GpuRouting, Limits, NodeOrder, ScoreWeights, 
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of
 from scheduler.state.replies import Refused, Submitted
+from scheduler.state.results import ResultsOutcome
 from scheduler.state.specs import Band
 from scheduler.state.units import Instant, Span
 from scheduler.state.warnings import MemoryPeak
@@ -303,6 +305,16 @@ class Transcript:
                 command="" if is_port else how,
             )
         )
+
+    def left(self, words: Words) -> list[str]:
+        """A node has brought what a rank left: `left 1/1 stored`, or `left 1/1 incomplete`."""
+        outcome = ResultsOutcome[words.positions.pop().upper()]
+        message = "" if outcome is ResultsOutcome.STORED else "not among it: 'link' is a link"
+        key = key_of(words.next())
+        told = ResultsReported(
+            at=self.fleet.now, key=key, outcome=outcome, file_count=2, size_bytes=300, message=message
+        )
+        return self.take_up(told)
 
     def requeue(self, words: Words) -> list[str]:
         reason = words.value("reason")
@@ -575,6 +587,7 @@ COMMANDS: dict[str, Command] = {
     "update": Transcript.update,
     "signal": Transcript.signal,
     "enter": Transcript.enter,
+    "left": Transcript.left,
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,
     "started": Transcript.started,

@@ -118,6 +118,7 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         is_preemptible=words.switch("preemptible"),
         notify=words.value("notify"),
         no_warnings=words.switch("no-warnings"),
+        results=words.list("results"),
         is_requeued_on_timeout=words.switch("requeue-on-timeout"),
     )
 

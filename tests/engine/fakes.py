@@ -178,14 +178,17 @@ class FakeStore:
     def ended_jobs(self, query: EndedQuery) -> list[Job]:
         raise AssertionError("the engine asks for no history")
 
-    def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
-        kinds = SHARED_KINDS if told_with is not None and told_with < job else (JobQueued,)
+    def story(
+        self, job: JobId, after: int, limit: int, told_with: JobId | None = None, kinds: Sequence[str] = ()
+    ) -> list[StoredRecord]:
+        shared = SHARED_KINDS if told_with is not None and told_with < job else (JobQueued,)
         mine = [
             each
             for each in self.records
-            if job_of(each.record) == job or (job_of(each.record) == told_with and isinstance(each.record, kinds))
+            if job_of(each.record) == job or (job_of(each.record) == told_with and isinstance(each.record, shared))
         ]
-        return [each for each in mine if each.sequence > after][:limit]
+        wanted = [each for each in mine if not kinds or type(each.record).__name__ in kinds]
+        return [each for each in wanted if each.sequence > after][:limit]
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
         found = [

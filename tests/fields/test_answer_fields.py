@@ -55,6 +55,7 @@ ADDED = {
     "has_stats": "added by who shows one job",
     "setting_up": "added by who shows one job",
     "output_blocked": "added by who shows one job",
+    "results.*": "added by who shows one job",
 }
 """Fields of a job's message that are not set by its conversion, and why."""
 

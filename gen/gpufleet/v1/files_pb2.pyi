@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,42 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ResultsState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ResultsStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ResultsState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RESULTS_STATE_UNSPECIFIED: _ResultsState.ValueType  # 0
+    """Nothing was to be left, or no attempt has ended yet that ran."""
+    RESULTS_STATE_COMING: _ResultsState.ValueType  # 1
+    """The attempt has ended, and its node has not brought all that it can."""
+    RESULTS_STATE_STORED: _ResultsState.ValueType  # 2
+    """All that was chosen is stored."""
+    RESULTS_STATE_INCOMPLETE: _ResultsState.ValueType  # 3
+    """What could be stored is; what is missing is named."""
+    RESULTS_STATE_LOST: _ResultsState.ValueType  # 4
+    """Nothing came: its node is lost, or has nothing of it any more. A node that comes back brings what it still has."""
+    RESULTS_STATE_DROPPED: _ResultsState.ValueType  # 5
+    """It was stored, and dropped since: it was older than [files] keep_results."""
+
+class ResultsState(_ResultsState, metaclass=_ResultsStateEnumTypeWrapper):
+    """ResultsState is what became of what an attempt, or a rank of it, was to leave (JobSpec.results)."""
+
+RESULTS_STATE_UNSPECIFIED: ResultsState.ValueType  # 0
+"""Nothing was to be left, or no attempt has ended yet that ran."""
+RESULTS_STATE_COMING: ResultsState.ValueType  # 1
+"""The attempt has ended, and its node has not brought all that it can."""
+RESULTS_STATE_STORED: ResultsState.ValueType  # 2
+"""All that was chosen is stored."""
+RESULTS_STATE_INCOMPLETE: ResultsState.ValueType  # 3
+"""What could be stored is; what is missing is named."""
+RESULTS_STATE_LOST: ResultsState.ValueType  # 4
+"""Nothing came: its node is lost, or has nothing of it any more. A node that comes back brings what it still has."""
+RESULTS_STATE_DROPPED: ResultsState.ValueType  # 5
+"""It was stored, and dropped since: it was older than [files] keep_results."""
+Global___ResultsState: _TypeAlias = ResultsState  # noqa: Y015
 
 @_typing.final
 class FindMissingBlobsRequest(_message.Message):
@@ -475,6 +512,34 @@ class ListFilesResponse(_message.Message):
 Global___ListFilesResponse: _TypeAlias = ListFilesResponse  # noqa: Y015
 
 @_typing.final
+class JobResults(_message.Message):
+    """JobResults is what became of what a job was to leave: of its newest attempt of which anything is known, of all ranks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    state: Global___ResultsState.ValueType
+    """The state that is furthest from well: of ranks that are coming it is COMING, else LOST, DROPPED, INCOMPLETE, STORED.
+    Of an array COMING as long as that of one of its items is, and else unspecified.
+    """
+    message: _builtins.str
+    """What is missing and why, or what it waits for; a sentence for people, empty where there is nothing to say."""
+    def __init__(
+        self,
+        *,
+        state: Global___ResultsState.ValueType = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobResults: _TypeAlias = JobResults  # noqa: Y015
+
+@_typing.final
 class RankFiles(_message.Message):
     """RankFiles is what one rank left."""
 
@@ -485,12 +550,18 @@ class RankFiles(_message.Message):
     IS_STORED_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """Number of the attempt."""
     rank: _builtins.int
     """The rank."""
     is_stored: _builtins.bool
     """Whether its node has brought all that it could; no more of it comes then."""
+    state: Global___ResultsState.ValueType
+    """What became of it."""
+    message: _builtins.str
+    """Why it is not stored; empty where it is."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderEntry]:
         """The files, by path."""
@@ -507,10 +578,12 @@ class RankFiles(_message.Message):
         is_stored: _builtins.bool = ...,
         files: _abc.Iterable[Global___FolderEntry] | None = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        state: Global___ResultsState.ValueType = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "files", b"files", "is_stored", b"is_stored", "problems", b"problems", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "files", b"files", "is_stored", b"is_stored", "message", b"message", "problems", b"problems", "rank", b"rank", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from gpufleet.v1 import files_pb2 as _files_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1698,6 +1699,7 @@ class Job(_message.Message):
     REPLACES_JOB_ID_FIELD_NUMBER: _builtins.int
     GPU_CHOICE_FIELD_NUMBER: _builtins.int
     SETTING_UP_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1801,6 +1803,12 @@ class Job(_message.Message):
     def gpu_choice(self) -> Global___GpuChoice:
         """How it takes GPUs; absent where it simply requires those that it asks for."""
 
+    @_builtins.property
+    def results(self) -> _files_pb2.JobResults:
+        """What became of what it was to leave (JobSpec.results); absent where that is nothing, before an attempt of it that ran
+        has ended, and in lists of jobs.
+        """
+
     def __init__(
         self,
         *,
@@ -1838,10 +1846,11 @@ class Job(_message.Message):
         replaces_job_id: _builtins.int = ...,
         gpu_choice: Global___GpuChoice | None = ...,
         setting_up: _builtins.str = ...,
+        results: _files_pb2.JobResults | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "results", b"results", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "results", b"results", "retries_used", b"retries_used", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
 
 from gpufleet.v1 import node_agent_pb2 as pb
 
@@ -11,16 +12,21 @@ from gpufleet.jobs.files import PIECE_BYTES_MAX
 from gpufleet.jobs.folders import EntryKind, Folder, ManifestError, folder_of
 from gpufleet.jobs.results import PROBLEM_CHARS_MAX, PROBLEMS_MAX, RESULT_FILES_MAX, RESULT_MANIFEST_BYTES_MAX
 
-from ...blobs.results import Stored
+from ...blobs.results import Stored, missing_words
 from ...blobs.store import BlobStore
 from ...engine import Engine
+from ...state.events import ResultsReported
 from ...state.ids import RankKey, UserName
 from ...state.jobs import Job
+from ...state.results import ResultsOutcome
 from ...wire.convert import rank_key
 from ...wire.validate import node_name
+from ..answers import reply_of
 from ..jobs.arrays import find_job
 
 PIECE_WAIT_SECONDS = 60.0
+TROUBLES_MAX = 10_000
+"""Ranks of which it is kept in mind why what they left could not be taken."""
 OWN_STEP = "Nothing: a node brings what its own attempts left, once, when they have ended."
 MANIFEST_STEP = "Nothing: the agent is not of this version, or something speaks in its place."
 
@@ -33,7 +39,9 @@ async def store_results(
     job = await _job_of(engine, first, key)
     folder, problems = _checked(first)
     sizes = {each.digest: each.size_bytes for each in folder.chunks}
-    if await asyncio.to_thread(blobs.results.of, key) is not None:
+    known = await asyncio.to_thread(blobs.results.of, key)
+    if known is not None:
+        await _tell(engine, blobs, key, known)
         yield pb.StoreResultsResponse(is_stored=True)
         return
     if folder.content_bytes > (most := blobs.folder_bytes_max):
@@ -43,11 +51,13 @@ async def store_results(
     missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
     stored = [blobs.stored_bytes(job.user, each) for each in missing]
     yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
-    while (piece := await _next(rest)) is not None:
-        await asyncio.to_thread(_store, blobs, job.user, sizes, piece)
-    is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
-    if is_whole:
-        await asyncio.to_thread(_finish, blobs, job.user, key, first.manifest, problems)
+    with _noted(blobs, key):
+        while (piece := await _next(rest)) is not None:
+            await asyncio.to_thread(_store, blobs, job.user, sizes, piece)
+        is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
+        if is_whole:
+            left = await asyncio.to_thread(_finish, blobs, job.user, key, first.manifest, problems)
+            await _tell(engine, blobs, key, left)
     yield pb.StoreResultsResponse(is_stored=is_whole)
 
 
@@ -94,12 +104,46 @@ def _store(blobs: BlobStore, user: UserName, sizes: dict[str, int], piece: pb.St
         blobs.finish(user, piece.digest, size)
 
 
-def _finish(blobs: BlobStore, user: UserName, key: RankKey, manifest: bytes, problems: tuple[str, ...]) -> None:
+@contextmanager
+def _noted(blobs: BlobStore, key: RankKey) -> Iterator[None]:
+    """Keep in mind why it could not be taken, for who waits for it."""
+    try:
+        yield
+    except GpufleetError as problem:
+        troubles = blobs.results.trouble
+        troubles[key] = problem.message
+        while len(troubles) > TROUBLES_MAX:
+            del troubles[next(iter(troubles))]
+        raise
+    blobs.results.trouble.pop(key, None)
+
+
+async def _tell(engine: Engine, blobs: BlobStore, key: RankKey, stored: Stored) -> None:
+    """Have it in the job's story, once: before its node is answered, and again only where it is still awaited."""
+    due = engine.view.durable.results_due.get((key.job, key.attempt))
+    if not stored.is_new and (due is None or not due.awaits(key)):
+        return
+    folder = await asyncio.to_thread(blobs.folders.read, stored.user, stored.digest)
+    told = ResultsReported(
+        at=engine.now(),
+        key=key,
+        outcome=ResultsOutcome.INCOMPLETE if stored.problems else ResultsOutcome.STORED,
+        file_count=len(folder.entries),
+        size_bytes=folder.content_bytes,
+        message=missing_words(stored.problems),
+    )
+    await reply_of(engine.request(told))
+
+
+def _finish(blobs: BlobStore, user: UserName, key: RankKey, manifest: bytes, problems: tuple[str, ...]) -> Stored:
     digest = hashlib.sha256(manifest).hexdigest()
-    blobs.check_room(user, digest, len(manifest))
-    blobs.write(user, digest, 0, manifest)
-    blobs.finish(user, digest, len(manifest))
-    blobs.results.add(key, Stored(user, digest, problems))
+    if manifest:  # that nothing came, and why, is said of those as well who have no room for anything
+        blobs.check_room(user, digest, len(manifest))
+        blobs.write(user, digest, 0, manifest)
+        blobs.finish(user, digest, len(manifest))
+    stored = Stored(user, digest, problems, is_new=True)
+    blobs.results.add(key, stored)
+    return stored
 
 
 async def _next(requests: AsyncIterator[pb.StoreResultsRequest]) -> pb.StoreResultsRequest | None:

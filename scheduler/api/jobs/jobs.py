@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, aclosing
 
-from gpufleet.v1 import job_pb2, scheduler_pb2
+from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
 
 from gpufleet.errors import invalid
 
@@ -30,6 +30,7 @@ from .arrays import page_of_items, who_waits
 from .shown import shown_job
 from .submitting import SubmitCalls
 from .watch import watch_changes
+from .what_came import add_results
 
 
 class JobCalls(SubmitCalls, ChangeCalls):
@@ -55,6 +56,10 @@ class JobCalls(SubmitCalls, ChangeCalls):
             waits = who_waits(self.engine.view.durable, job)
             add_times(message, self.reasons.starts().of(waits.id), self.reasons.bound(waits))
         await tell_stored_ends(message, self._outputs)
+        results = files_pb2.JobResults()
+        await add_results(results, self.engine, self.blobs, job, Sight.of_caller(self.facts))
+        if results.state:
+            message.results.CopyFrom(results)
         return scheduler_pb2.GetJobResponse(job=message)
 
     async def Queue(self, request: scheduler_pb2.QueueRequest) -> scheduler_pb2.QueueResponse:

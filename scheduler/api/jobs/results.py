@@ -14,10 +14,11 @@ from gpufleet.jobs.folders import Folder, ManifestError
 
 from ...blobs.results import Stored
 from ...blobs.store import BlobStore
-from ...state.ids import JobId, RankKey, UserName
+from ...state.ids import JobId, UserName
 from ...state.jobs import Job
 from ..sight import Sight
 from .finding import JobsFound
+from .what_came import RankLeft, left_by_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,18 @@ class ResultCalls(JobsFound):
     one_stream: Callable[[], AbstractContextManager[None]]
 
     async def ListFiles(self, request: files_pb2.ListFilesRequest) -> files_pb2.ListFilesResponse:
-        """What each rank of the newest attempt left of which anything is stored."""
+        """What each rank of the newest attempt left of which anything is stored or still to come."""
         job = await self._read_job(request.job_id)
-        return await asyncio.to_thread(_listed, self.blobs, job)
+        ranks = await left_by_ranks(self.engine, self.blobs, job)
+        return await asyncio.to_thread(_listed, self.blobs, ranks)
 
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest
     ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
         """The bytes of a file from the offset on."""
         job = await self._read_job(request.job_id)
-        user, size, runs = await asyncio.to_thread(_found, self.blobs, job, request.rank, request.path)
+        ranks = await left_by_ranks(self.engine, self.blobs, job)
+        user, size, runs = await asyncio.to_thread(_found, self.blobs, job, ranks, request.rank, request.path)
         if not 0 <= request.offset <= size:
             why = f"{request.offset:,} is not within the file's {size:,} bytes"
             raise GpufleetError(Reason.OFFSET_OUT_OF_RANGE, why)
@@ -66,22 +69,13 @@ class ResultCalls(JobsFound):
         return job
 
 
-def _stored(blobs: BlobStore, job: Job) -> list[tuple[RankKey, Stored | None]]:
-    """What each rank left, of the newest attempt that left anything; else of the newest that has ended."""
-    newest: list[tuple[RankKey, Stored | None]] = []
-    for attempt in reversed(job.past if job.spec.results else ()):
-        found = [(key, blobs.results.of(key)) for key in attempt.keys(job.id)]
-        if any(stored for _, stored in found):
-            return found
-        newest = newest or found
-    return newest
-
-
-def _listed(blobs: BlobStore, job: Job) -> files_pb2.ListFilesResponse:
+def _listed(blobs: BlobStore, ranks: list[RankLeft]) -> files_pb2.ListFilesResponse:
     answer = files_pb2.ListFilesResponse()
-    for key, stored in _stored(blobs, job):
-        rank = answer.ranks.add(attempt=key.attempt, rank=key.rank, is_stored=stored is not None)
+    for each in ranks:
+        key, stored = each.key, each.stored
+        rank = answer.ranks.add(attempt=key.attempt, rank=key.rank, is_stored=stored is not None, state=each.state)
         if stored is None:
+            rank.message = each.message
             continue
         rank.problems.extend(stored.problems)
         rank.files.extend(
@@ -91,12 +85,11 @@ def _listed(blobs: BlobStore, job: Job) -> files_pb2.ListFilesResponse:
     return answer
 
 
-def _found(blobs: BlobStore, job: Job, rank: int, path: str) -> tuple[UserName, int, list[_Run]]:
+def _found(blobs: BlobStore, job: Job, ranks: list[RankLeft], rank: int, path: str) -> tuple[UserName, int, list[_Run]]:
     """Whose a file is, its size, and where its bytes lie. Errors: FILE_NOT_FOUND, INVALID_ARGUMENT."""
-    ranks = _stored(blobs, job)
     if not 0 <= rank < max(1, len(ranks)):
         raise invalid("rank", f"is {rank}; the job has {len(ranks)}", next_step=f"see them: gpuctl files {job.id}")
-    stored = ranks[rank][1] if ranks else None
+    stored = ranks[rank].stored if ranks else None
     if stored is None:
         raise _nothing(job.id, "left no files, or they are not stored yet")
     folder = _folder(blobs, stored)

@@ -15,9 +15,11 @@ import { Story } from "./job/story.ts";
 import { Waiting } from "./job/waiting.ts";
 import { everySecond, heard, now } from "./time.ts";
 import { whole } from "./values.ts";
-import { sentence } from "./words.ts";
+import { hasEnded, sentence } from "./words.ts";
 
 const RETRY_MS = 3_000;
+/** How often it is asked what became of the results of a job that has ended. */
+const RESULTS_MS = 2_000;
 
 export function show(place: HTMLElement, parameter: string, until: AbortSignal): void {
   const id = Number(parameter);
@@ -36,6 +38,8 @@ class JobPage {
   private readonly attempts = choice("Attempt", () => this.tell());
   private job: Job | undefined;
   private isInPicture = false;
+  private results: Job["results"];
+  private resultsAskedAt = 0;
 
   constructor(private readonly place: HTMLElement, private readonly id: number, private readonly until: AbortSignal) {
     this.head = new Head(id);
@@ -69,6 +73,7 @@ class JobPage {
     while (!this.until.aborted) {
       try {
         const { job } = await call("GetJob", { job_id: String(this.id) });
+        this.results = job?.results;
         return this.until.aborted ? undefined : job;
       } catch (problem) {
         if (!(problem instanceof CallError)) throw problem;
@@ -113,7 +118,7 @@ class JobPage {
     if (job === undefined) return;
     const at = now() / 1_000;
     const attempt = this.lookedAt(job);
-    this.head.update(job, attempt, at);
+    this.head.update(this.withResults(job), attempt, at);
     this.waiting.update(job, at);
     this.items.update(job);
     this.gpus.update(job, attempt);
@@ -122,7 +127,23 @@ class JobPage {
   }
 
   private tick(): void {
-    if (this.job !== undefined) this.head.update(this.job, this.lookedAt(this.job), now() / 1_000);
+    if (this.job === undefined) return;
+    this.head.update(this.withResults(this.job), this.lookedAt(this.job), now() / 1_000);
+    void this.askResults(this.job);
+  }
+
+  private withResults(job: Job): Job {
+    return this.results === undefined ? job : { ...job, results: this.results };
+  }
+
+  /** What became of its results, which no change of a job tells: asked now and then until it is settled. */
+  private async askResults(job: Job): Promise<void> {
+    const isOpen = this.results === undefined || this.results.state === "RESULTS_STATE_COMING";
+    const isDue = hasEnded(job.state) && job.spec.results.length > 0 && isOpen;
+    if (!isDue || Date.now() - this.resultsAskedAt < RESULTS_MS) return;
+    this.resultsAskedAt = Date.now();
+    const known = await this.first();
+    if (known !== undefined) this.tell();
   }
 
   private lookedAt(job: Job): Attempt | undefined {

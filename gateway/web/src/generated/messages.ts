@@ -88,6 +88,15 @@ export interface Streams {
   readonly DownloadFile: { readonly request: DownloadFileRequest; readonly response: DownloadFileResponse };
 }
 
+/** ResultsState is what became of what an attempt, or a rank of it, was to leave (JobSpec.results). */
+export type ResultsState =
+  | "RESULTS_STATE_UNSPECIFIED"
+  | "RESULTS_STATE_COMING"
+  | "RESULTS_STATE_STORED"
+  | "RESULTS_STATE_INCOMPLETE"
+  | "RESULTS_STATE_LOST"
+  | "RESULTS_STATE_DROPPED";
+
 /** Band is the priority class of a job: a higher band is always ordered before a lower one. */
 export type Band =
   | "BAND_UNSPECIFIED"
@@ -226,6 +235,177 @@ export type Role =
   | "ROLE_GATEWAY"
   | "ROLE_WORKER"
   | "ROLE_NODE";
+
+/** FindMissingBlobsRequest names files by their digests. */
+export interface FindMissingBlobsRequest {
+  /** SHA-256 digests in lower-case hexadecimal, 10,000 at most. */
+  readonly digests: readonly string[];
+}
+
+/**
+ * FindMissingBlobsResponse names those that are not stored for the caller; what others have uploaded counts as missing.
+ */
+export interface FindMissingBlobsResponse {
+  /** Digests to upload, each once. */
+  readonly missing_digests: readonly string[];
+  /**
+   * For each of them, in the same order, how many of its first bytes are stored: where an upload that was cut goes on.
+   */
+  readonly stored_bytes: readonly Int64[];
+}
+
+/** DownloadBlobRequest names a file of the caller's by its digest. */
+export interface DownloadBlobRequest {
+  /** SHA-256 of the file, in lower-case hexadecimal. */
+  readonly digest: string;
+  /** Offset of the first byte wanted, up to the file's size. */
+  readonly offset: Int64;
+}
+
+/**
+ * DownloadBlobResponse is a piece of the file, 1 MiB at most; the stream ends with the file. The first one tells its
+ * size, and has no bytes.
+ */
+export interface DownloadBlobResponse {
+  /** Offset of the first byte. */
+  readonly offset: Int64;
+  /** The bytes. */
+  readonly data: Bytes;
+  /** Size of the whole file in bytes; in the first message. */
+  readonly size_bytes: Int64;
+}
+
+/** FolderEntry is a file, a symbolic link or an empty folder. Folders that hold something follow from its path. */
+export interface FolderEntry {
+  /** Where it lies in the folder: as the path of an InputFile. */
+  readonly path: string;
+  /** Size in bytes of a file. */
+  readonly size_bytes: Int64;
+  /** Whether a file is a program. */
+  readonly is_executable: boolean;
+  /**
+   * Set for a symbolic link: what it leads to, relative to where it lies. That is another entry or folder of the
+   * manifest, and no link is on the way to it.
+   */
+  readonly link_target: string;
+  /** Whether it is a folder in which there is nothing. */
+  readonly is_empty_folder: boolean;
+}
+
+/** CheckFilesRequest tells of a probe, a file of random bytes that the caller has just written in its shared folder. */
+export interface CheckFilesRequest {
+  /**
+   * Id of the folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty for none: then only how fast
+   * files come by the scheduler is asked.
+   */
+  readonly root: string;
+  /** Path of the probe in that folder; its name is ".gpufleet-probe-" and 32 hexadecimal digits. */
+  readonly probe: string;
+  /** SHA-256 of the probe, in lower-case hexadecimal. */
+  readonly digest: string;
+  /** Size of the probe in bytes, 64 MiB at most. */
+  readonly size_bytes: Int64;
+  /** Paths in that folder, 1,000 at most, that the caller's jobs are to read. */
+  readonly paths: readonly string[];
+  /** Whether the nodes are to fetch the probe from the scheduler, too, to which the caller has uploaded it. */
+  readonly by_wire: boolean;
+  /** The nodes to ask; empty for all. */
+  readonly nodes: readonly string[];
+}
+
+/** CheckFilesResponse tells what each node has found, in the order of their names. */
+export interface CheckFilesResponse {
+  /** A node each, those that are lost, too. */
+  readonly nodes: readonly FilesOnNode[];
+}
+
+/** FilesOnNode is how files come to a node. */
+export interface FilesOnNode {
+  /** The node's name. */
+  readonly node: string;
+  /** Whether it has read the probe: its shared folder is the caller's. */
+  readonly is_same_root: boolean;
+  /** Why not; empty when it has. */
+  readonly root_problem: string;
+  /** How long reading the probe took; absent when it was not read. */
+  readonly root_duration?: Duration;
+  /** Places in the request's `paths` of the files that the caller's jobs cannot read there. */
+  readonly unreadable: readonly number[];
+  /** Why, of the first of them. */
+  readonly unreadable_reason: string;
+  /** Why the probe could not be fetched from the scheduler; empty when it could, or was not to be. */
+  readonly wire_problem: string;
+  /** How long fetching it took; absent when it was not fetched. */
+  readonly wire_duration?: Duration;
+  /** Whether the node is lost, so that it was not asked. */
+  readonly is_lost: boolean;
+}
+
+/** ListFilesRequest names a job. */
+export interface ListFilesRequest {
+  /** The job's id. */
+  readonly job_id: Int64;
+}
+
+/**
+ * ListFilesResponse tells what the job left: of its newest attempt of which anything is stored, by rank. Of an attempt
+ * that has ended and of which nothing came yet, it is one that is not stored.
+ */
+export interface ListFilesResponse {
+  /** What each rank left. */
+  readonly ranks: readonly RankFiles[];
+}
+
+/**
+ * JobResults is what became of what a job was to leave: of its newest attempt of which anything is known, of all ranks.
+ */
+export interface JobResults {
+  /**
+   * The state that is furthest from well: of ranks that are coming it is COMING, else LOST, DROPPED, INCOMPLETE,
+   * STORED. Of an array COMING as long as that of one of its items is, and else unspecified.
+   */
+  readonly state: ResultsState;
+  /** What is missing and why, or what it waits for; a sentence for people, empty where there is nothing to say. */
+  readonly message: string;
+}
+
+/** RankFiles is what one rank left. */
+export interface RankFiles {
+  /** Number of the attempt. */
+  readonly attempt: number;
+  /** The rank. */
+  readonly rank: number;
+  /** Whether its node has brought all that it could; no more of it comes then. */
+  readonly is_stored: boolean;
+  /** The files, by path. */
+  readonly files: readonly FolderEntry[];
+  /** What is not among them, and why. */
+  readonly problems: readonly string[];
+  /** What became of it. */
+  readonly state: ResultsState;
+  /** Why it is not stored; empty where it is. */
+  readonly message: string;
+}
+
+/** DownloadFileRequest names a file that a job left. */
+export interface DownloadFileRequest {
+  /** The job's id. */
+  readonly job_id: Int64;
+  /** Its path in the folder of the job's files, as ListFiles tells it. */
+  readonly path: string;
+  /** Offset of the first byte wanted, up to the file's size. */
+  readonly offset: Int64;
+  /** The rank that left it. */
+  readonly rank: number;
+}
+
+/** DownloadFileResponse is a piece of the file, 1 MiB at most; the stream ends with the file. */
+export interface DownloadFileResponse {
+  /** Offset of the first byte. */
+  readonly offset: Int64;
+  /** The bytes. */
+  readonly data: Bytes;
+}
 
 /**
  * DeviceShare is a part of one device. It is an account: no more than the whole of a device is given, and nothing keeps
@@ -829,6 +1009,11 @@ export interface Job {
    * Why it does not run yet though it has its place, one sentence for people: a node makes its environment. Empty else.
    */
   readonly setting_up: string;
+  /**
+   * What became of what it was to leave (JobSpec.results); absent where that is nothing, before an attempt of it that
+   * ran has ended, and in lists of jobs.
+   */
+  readonly results?: JobResults;
 }
 
 /** StoryLine is one thing that happened to a job. */
@@ -1465,160 +1650,6 @@ export interface ListUsageResponse {
   readonly known_since_time?: Timestamp;
   /** All of it, whatever the rows stand for and however many there are. */
   readonly total?: UsageRow;
-}
-
-/** FindMissingBlobsRequest names files by their digests. */
-export interface FindMissingBlobsRequest {
-  /** SHA-256 digests in lower-case hexadecimal, 10,000 at most. */
-  readonly digests: readonly string[];
-}
-
-/**
- * FindMissingBlobsResponse names those that are not stored for the caller; what others have uploaded counts as missing.
- */
-export interface FindMissingBlobsResponse {
-  /** Digests to upload, each once. */
-  readonly missing_digests: readonly string[];
-  /**
-   * For each of them, in the same order, how many of its first bytes are stored: where an upload that was cut goes on.
-   */
-  readonly stored_bytes: readonly Int64[];
-}
-
-/** DownloadBlobRequest names a file of the caller's by its digest. */
-export interface DownloadBlobRequest {
-  /** SHA-256 of the file, in lower-case hexadecimal. */
-  readonly digest: string;
-  /** Offset of the first byte wanted, up to the file's size. */
-  readonly offset: Int64;
-}
-
-/**
- * DownloadBlobResponse is a piece of the file, 1 MiB at most; the stream ends with the file. The first one tells its
- * size, and has no bytes.
- */
-export interface DownloadBlobResponse {
-  /** Offset of the first byte. */
-  readonly offset: Int64;
-  /** The bytes. */
-  readonly data: Bytes;
-  /** Size of the whole file in bytes; in the first message. */
-  readonly size_bytes: Int64;
-}
-
-/** FolderEntry is a file, a symbolic link or an empty folder. Folders that hold something follow from its path. */
-export interface FolderEntry {
-  /** Where it lies in the folder: as the path of an InputFile. */
-  readonly path: string;
-  /** Size in bytes of a file. */
-  readonly size_bytes: Int64;
-  /** Whether a file is a program. */
-  readonly is_executable: boolean;
-  /**
-   * Set for a symbolic link: what it leads to, relative to where it lies. That is another entry or folder of the
-   * manifest, and no link is on the way to it.
-   */
-  readonly link_target: string;
-  /** Whether it is a folder in which there is nothing. */
-  readonly is_empty_folder: boolean;
-}
-
-/** CheckFilesRequest tells of a probe, a file of random bytes that the caller has just written in its shared folder. */
-export interface CheckFilesRequest {
-  /**
-   * Id of the folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty for none: then only how fast
-   * files come by the scheduler is asked.
-   */
-  readonly root: string;
-  /** Path of the probe in that folder; its name is ".gpufleet-probe-" and 32 hexadecimal digits. */
-  readonly probe: string;
-  /** SHA-256 of the probe, in lower-case hexadecimal. */
-  readonly digest: string;
-  /** Size of the probe in bytes, 64 MiB at most. */
-  readonly size_bytes: Int64;
-  /** Paths in that folder, 1,000 at most, that the caller's jobs are to read. */
-  readonly paths: readonly string[];
-  /** Whether the nodes are to fetch the probe from the scheduler, too, to which the caller has uploaded it. */
-  readonly by_wire: boolean;
-  /** The nodes to ask; empty for all. */
-  readonly nodes: readonly string[];
-}
-
-/** CheckFilesResponse tells what each node has found, in the order of their names. */
-export interface CheckFilesResponse {
-  /** A node each, those that are lost, too. */
-  readonly nodes: readonly FilesOnNode[];
-}
-
-/** FilesOnNode is how files come to a node. */
-export interface FilesOnNode {
-  /** The node's name. */
-  readonly node: string;
-  /** Whether it has read the probe: its shared folder is the caller's. */
-  readonly is_same_root: boolean;
-  /** Why not; empty when it has. */
-  readonly root_problem: string;
-  /** How long reading the probe took; absent when it was not read. */
-  readonly root_duration?: Duration;
-  /** Places in the request's `paths` of the files that the caller's jobs cannot read there. */
-  readonly unreadable: readonly number[];
-  /** Why, of the first of them. */
-  readonly unreadable_reason: string;
-  /** Why the probe could not be fetched from the scheduler; empty when it could, or was not to be. */
-  readonly wire_problem: string;
-  /** How long fetching it took; absent when it was not fetched. */
-  readonly wire_duration?: Duration;
-  /** Whether the node is lost, so that it was not asked. */
-  readonly is_lost: boolean;
-}
-
-/** ListFilesRequest names a job. */
-export interface ListFilesRequest {
-  /** The job's id. */
-  readonly job_id: Int64;
-}
-
-/**
- * ListFilesResponse tells what the job left: of its newest attempt of which anything is stored, by rank. Of an attempt
- * that has ended and of which nothing came yet, it is one that is not stored.
- */
-export interface ListFilesResponse {
-  /** What each rank left. */
-  readonly ranks: readonly RankFiles[];
-}
-
-/** RankFiles is what one rank left. */
-export interface RankFiles {
-  /** Number of the attempt. */
-  readonly attempt: number;
-  /** The rank. */
-  readonly rank: number;
-  /** Whether its node has brought all that it could; no more of it comes then. */
-  readonly is_stored: boolean;
-  /** The files, by path. */
-  readonly files: readonly FolderEntry[];
-  /** What is not among them, and why. */
-  readonly problems: readonly string[];
-}
-
-/** DownloadFileRequest names a file that a job left. */
-export interface DownloadFileRequest {
-  /** The job's id. */
-  readonly job_id: Int64;
-  /** Its path in the folder of the job's files, as ListFiles tells it. */
-  readonly path: string;
-  /** Offset of the first byte wanted, up to the file's size. */
-  readonly offset: Int64;
-  /** The rank that left it. */
-  readonly rank: number;
-}
-
-/** DownloadFileResponse is a piece of the file, 1 MiB at most; the stream ends with the file. */
-export interface DownloadFileResponse {
-  /** Offset of the first byte. */
-  readonly offset: Int64;
-  /** The bytes. */
-  readonly data: Bytes;
 }
 
 /** ListEndedJobsRequest asks for a page of what has ended. Filters are added up: all of them hold. */

@@ -7,7 +7,7 @@ import { addressOf } from "../router.ts";
 import { seconds, time, whole } from "../values.ts";
 import { blockedWords, hasEnded, isWaiting, sentence, setupWords, toneOf, word } from "../words.ts";
 import { Facts, jobLink, nodeLink, type Content } from "./parts.ts";
-import { atLimitWords, clockWords, commandWords, endWords, gpuChoiceWords, lasted, listed, processWords, requestWords, size } from "./words.ts";
+import { atLimitWords, clockWords, commandWords, endWords, gpuChoiceWords, lasted, listed, processWords, requestWords, resultsWords, size } from "./words.ts";
 
 /** Labels beyond these are not shown here. */
 const LABELS_MAX = 20;
@@ -81,6 +81,7 @@ export class Head {
     const limit = seconds(spec.time_limit);
     eitherOf("Runs for", "Ran for", started === undefined ? undefined : ran(started, ended ?? now, ended === undefined ? limit : undefined));
     facts.set("Waits for", isWaiting(job.state) ? lasted(now - (time(job.submit_time) ?? now)) : undefined);
+    facts.set("Results", resultsWords(job) || undefined);
     facts.set("Time limit", limit === undefined ? undefined : lasted(limit));
     facts.set("At its limit", atLimitWords(spec));
     facts.set("Attempt", job.attempt_count > 1 ? `${attempt?.number ?? job.attempt_count} of ${job.attempt_count}` : undefined);

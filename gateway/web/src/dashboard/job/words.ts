@@ -129,3 +129,18 @@ export const ARRAY_STATES: readonly Exclude<keyof ArrayCounts, "items">[] = [
 export function deviceName(node: string, index: number, hasSeveralNodes: boolean): string {
   return hasSeveralNodes ? `${node}:${index}` : `GPU${NBSP}${index}`;
 }
+
+const RESULTS = {
+  RESULTS_STATE_UNSPECIFIED: "",
+  RESULTS_STATE_COMING: "still coming",
+  RESULTS_STATE_STORED: "stored",
+  RESULTS_STATE_INCOMPLETE: "stored in part",
+  RESULTS_STATE_LOST: "lost",
+  RESULTS_STATE_DROPPED: "dropped",
+} as const;
+
+/** What became of what it was to leave; empty where there is nothing to say. */
+export function resultsWords({ results }: Job): string {
+  const word = results === undefined ? "" : RESULTS[results.state];
+  return word !== "" && results?.message ? `${word}: ${results.message}` : word;
+}

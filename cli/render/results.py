@@ -1,0 +1,25 @@
+"""What became of what a job was to leave, in words."""
+
+from __future__ import annotations
+
+from gpufleet.v1 import files_pb2, job_pb2
+
+from gpufleet.text.cleaning import clean
+
+STATES = {
+    files_pb2.RESULTS_STATE_COMING: "still coming",
+    files_pb2.RESULTS_STATE_STORED: "stored",
+    files_pb2.RESULTS_STATE_INCOMPLETE: "stored in part",
+    files_pb2.RESULTS_STATE_LOST: "lost",
+    files_pb2.RESULTS_STATE_DROPPED: "dropped",
+}
+
+
+def results_in_words(job: job_pb2.Job) -> str:
+    """Such as `stored; see: gpuctl files 41`, or `lost: node n1 was not heard for 15 min`; empty for none."""
+    state, message = job.results.state, job.results.message
+    if state not in STATES:
+        return ""
+    is_there = state in (files_pb2.RESULTS_STATE_STORED, files_pb2.RESULTS_STATE_INCOMPLETE)
+    why = f": {clean(message)}" if message else ""
+    return f"{STATES[state]}{why}" + (f"; see: gpuctl files {job.id}" if is_there else "")

@@ -1,0 +1,110 @@
+"""What became of what a job was to leave: of each rank of the newest attempt of which anything is known."""
+
+import asyncio
+from dataclasses import dataclass
+
+from gpufleet.v1 import files_pb2
+
+from ...blobs.results import Stored, missing_words
+from ...blobs.store import BlobStore
+from ...engine import Engine
+from ...state.attempts import EndedAttempt
+from ...state.durable import Durable
+from ...state.ids import NodeName, RankKey
+from ...state.jobs import Job
+from ...state.records import ResultsSettled
+from ...state.results import ResultsOutcome
+from ..sight import Sight
+
+SETTLED_READ_MAX = 10_000
+"""Records of one job about its results that are read: of 10 attempts of 1,000 ranks."""
+WORST_FIRST = (
+    files_pb2.RESULTS_STATE_COMING,
+    files_pb2.RESULTS_STATE_LOST,
+    files_pb2.RESULTS_STATE_DROPPED,
+    files_pb2.RESULTS_STATE_INCOMPLETE,
+    files_pb2.RESULTS_STATE_STORED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankLeft:
+    """What became of what a rank was to leave; `stored` is what came of it, `message` why there is not all of it."""
+
+    key: RankKey
+    stored: Stored | None
+    state: files_pb2.ResultsState.ValueType
+    message: str = ""
+
+
+async def left_by_ranks(engine: Engine, blobs: BlobStore, job: Job) -> list[RankLeft]:
+    """By rank, of the newest attempt of which anything is stored or still to come; else of the newest that ran.
+
+    Empty where nothing was to be left, or no attempt that ran has ended.
+    """
+    newest: list[RankLeft] = []
+    if not job.spec.results:
+        return newest
+    settled: dict[RankKey, ResultsSettled] | None = None
+    for attempt in reversed(job.past):
+        if not any(rank.started_at is not None for rank in attempt.ranks):
+            continue
+        stored = await asyncio.to_thread(_stored, blobs, job, attempt)
+        if settled is None and not all(stored.values()):
+            settled = await _settled(engine, job)
+        found = [_left(engine.view.durable, blobs, key, each, settled or {}) for key, each in stored.items()]
+        if any(each.stored is not None or each.state == files_pb2.RESULTS_STATE_COMING for each in found):
+            return found
+        newest = newest or found
+    return newest
+
+
+async def add_results(message: files_pb2.JobResults, engine: Engine, blobs: BlobStore, job: Job, sight: Sight) -> None:
+    """Say of a job what became of what it was to leave; why, to those alone who may read what it writes."""
+    if job.items is not None:
+        due = engine.view.durable.results_due
+        last = job.id + job.items.indices.count
+        if job.spec.results and any(job.id < item <= last for item, _ in due):
+            message.state = files_pb2.RESULTS_STATE_COMING
+        return
+    ranks = await left_by_ranks(engine, blobs, job)
+    worst = min(ranks, key=lambda each: WORST_FIRST.index(each.state), default=None)
+    if worst is not None:
+        message.state = worst.state
+        message.message = worst.message if sight.reads(job.user) else ""
+
+
+def _stored(blobs: BlobStore, job: Job, attempt: EndedAttempt) -> dict[RankKey, Stored | None]:
+    return {key: blobs.results.of(key) for key in attempt.keys(job.id)}
+
+
+async def _settled(engine: Engine, job: Job) -> dict[RankKey, ResultsSettled]:
+    """The newest word on each rank."""
+    kinds = (ResultsSettled.__name__,)
+    read = await engine.on_store_thread(lambda: engine.store.story(job.id, 0, SETTLED_READ_MAX, kinds=kinds))
+    return {each.record.key: each.record for each in read if isinstance(each.record, ResultsSettled)}
+
+
+def _left(
+    durable: Durable, blobs: BlobStore, key: RankKey, stored: Stored | None, settled: dict[RankKey, ResultsSettled]
+) -> RankLeft:
+    if stored is not None:
+        state = files_pb2.RESULTS_STATE_INCOMPLETE if stored.problems else files_pb2.RESULTS_STATE_STORED
+        return RankLeft(key, stored, state, missing_words(stored.problems))
+    due, last = durable.results_due.get((key.job, key.attempt)), settled.get(key)
+    if due is not None and due.awaits(key):
+        why = _why_coming(durable, blobs, key, due.nodes[key.rank])
+        return RankLeft(key, None, files_pb2.RESULTS_STATE_COMING, why)
+    if last is not None and last.outcome is not ResultsOutcome.LOST:
+        return RankLeft(key, None, files_pb2.RESULTS_STATE_DROPPED, "it was older than [files] keep_results")
+    why = last.message if last is not None else "its node never brought it"
+    return RankLeft(key, None, files_pb2.RESULTS_STATE_LOST, why)
+
+
+def _why_coming(durable: Durable, blobs: BlobStore, key: RankKey, node: NodeName) -> str:
+    if trouble := blobs.results.trouble.get(key, ""):
+        return f"it is sent again, as {trouble}"
+    found = durable.nodes.get(node)
+    if found is not None and found.is_lost:
+        return f"node {node}, which has it, is not heard"
+    return f"node {node} brings it"
