@@ -40,6 +40,7 @@ from .core.commands import (
     CloseChannel,
     OpenChannel,
     OpenExec,
+    OpenFiles,
     OpenPort,
     ReadProgramLog,
     RefreshSamples,
@@ -55,6 +56,7 @@ from .core.outcome import AttemptView
 from .credential import Credential
 from .files.checks import FileChecks
 from .files.job_files import JobFiles
+from .files.reaching import Reaching
 from .files.results import Results
 from .files.shared_root import SharedRoot
 from .heartbeat import Heartbeats, StaleTerm
@@ -213,6 +215,7 @@ class NodeAgent:
         )
         self._channels = Channels(keepers)
         self._forwarding = Forwarding(self._leader_of)
+        self._reaching = Reaching(lambda key: self._leader_of(key) is not None, self._files.folder_of, self._account_of)
         self._commands = Commands(keepers)
         self._keepers = keepers
         self._link = Link(
@@ -328,8 +331,11 @@ class NodeAgent:
                 self._forwarding.open(command)
             case OpenExec():
                 self._commands.open(command)
+            case OpenFiles():
+                self._reaching.open(command)
             case CloseChannel():
                 self._forwarding.close(command.channel_id)
+                self._reaching.close(command.channel_id)
                 self._commands.close(command.channel_id)
             case TellWarning():
                 self._notices.warn(command)
@@ -437,6 +443,7 @@ class NodeAgent:
                 self._hold_output(stub),
                 self._channels.hold(stub),
                 self._forwarding.hold(stub),
+                self._reaching.hold(stub),
                 self._commands.hold(stub),
                 self._files.hold(stub),
                 self._file_checks.hold(stub),

@@ -114,6 +114,9 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.OpenPort(port.channel_id, key_from_proto(port.key), port.port)
         case "open_exec":
             return _exec_from(message.open_exec)
+        case "open_files":
+            files = message.open_files
+            return commands.OpenFiles(files.channel_id, key_from_proto(files.key), files.user)
         case "close_channel":
             return commands.CloseChannel(message.close_channel.channel_id)
         case "open_channel":

@@ -12,10 +12,9 @@ from ..options import Connection, Printing
 
 
 def files(which: Which, options: Printing) -> None:
-    """Show what a job left.
+    """Show what a job left, or has in its folder while it runs.
 
-    Of the folder of its files that is what its --download chooses; it is stored when an attempt has ended. Bring it
-    here with gpuctl cp.
+    What it left is what its --download chooses; it is stored when an attempt has ended. Bring it here with gpuctl cp.
     """
     from .listing import show_files
 
@@ -26,21 +25,24 @@ def cp(
     source: Annotated[
         str,
         Argument(
-            metavar="JOB:[PATH]",
-            help="A job and the path of a file or folder that it left, as 41:out/model.pt; without a path, all.",
+            metavar="SOURCE",
+            help="A file or folder: of a job as 41:out/model.pt, or 41: for all; or one here.",
             autocompletion=complete_jobs,
             show_default=False,
         ),
     ],
     options: Connection,
-    target: Annotated[str, Argument(metavar="[TARGET]", help="A folder here, or another name for the file.")] = ".",
-    rank: Annotated[int, Option("--rank", metavar="N", min=0, help="What this rank left.")] = 0,
+    target: Annotated[
+        str, Argument(metavar="[TARGET]", help="A folder here, or another name for the file; or 41:PATH.")
+    ] = ".",
+    rank: Annotated[int, Option("--rank", metavar="N", min=0, help="The rank whose files these are.")] = 0,
 ) -> None:
-    """Bring files here that a job left.
+    """Copy files of a job here, or into one that runs.
 
-    What was cut goes on where it stood when the same line is typed again. A file that is here is replaced, whole and at
-    once. For instance: gpuctl cp 41:out/model.pt .
+    Of a job that runs they are those of its folder, of one that has ended those that it left. What was cut goes on
+    where it stood. A file that is there is replaced, whole and at once. For instance: gpuctl cp 41:out/model.pt .
     """
-    from .copying import copy
+    from .copying import copy, job_in
 
-    copy(options.settings(jobs=[source.partition(":")[0]]), source, target, rank)
+    named = job_in(target) or job_in(source)
+    copy(options.settings(jobs=[named[0] if named else source]), source, target, rank)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from gpufleet.v1 import files_pb2
 
-from gpufleet.fleet.client import connected
+from gpufleet.fleet.client import Client, connected
 from gpufleet.fleet.named_jobs import only_id, read_selection
 from gpufleet.fleet.results import left_by
+from gpufleet.fleet.running_files import RunningFolder, runs
 from gpufleet.fleet.settings import Settings
 from gpufleet.text.cleaning import clean
 from gpufleet.text.units import format_size
@@ -25,6 +26,9 @@ def show_files(settings: Settings, which: str) -> None:
     selection = read_selection([which])
     with connected(settings) as client:
         job_id = only_id(client, selection)
+        if runs(client, job_id):
+            show_running(settings, client, job_id)
+            return
         answer = left_by(client, job_id)
     print_list(
         settings.format,
@@ -35,6 +39,31 @@ def show_files(settings: Settings, which: str) -> None:
     )
     if settings.format in ("table", "wide") and any(rank.files for rank in answer.ranks):
         screen.tell(f"Bring them here with: gpuctl cp {job_id}: .")
+
+
+def show_running(settings: Settings, client: Client, job_id: int) -> None:
+    """Print what is in the folder of rank 0 of a job that runs. Errors: those of AccessFiles."""
+    entries, left_out = RunningFolder(client, job_id, 0).list("")
+    answer = files_pb2.FolderAnswer(entries=entries, left_out=left_out)
+    columns: list[Column[files_pb2.FolderEntry]] = [
+        Column("SIZE", _size_of, is_right=True),
+        Column("PATH", lambda each: clean(f"{each.path} -> {each.link_target}" if each.link_target else each.path)),
+    ]
+
+    def lines(look: Look) -> Iterator[str]:
+        if entries:
+            yield from draw(columns, entries, look)
+        else:
+            yield f"The folder of job {job_id} is empty."
+        yield from (f"Not among them: {clean(each)}" for each in left_out)
+
+    print_list(settings.format, entries, whole=answer, name=lambda each: clean(each.path), lines=lines)
+    if settings.format in ("table", "wide") and entries:
+        screen.tell(f"Bring them here with: gpuctl cp {job_id}: .")
+
+
+def _size_of(entry: files_pb2.FolderEntry) -> str:
+    return "-" if entry.link_target or entry.is_empty_folder else format_size(entry.size_bytes)
 
 
 def _lines(job_id: int, answer: files_pb2.ListFilesResponse, look: Look) -> Iterator[str]:

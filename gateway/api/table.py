@@ -168,6 +168,7 @@ ROWS: tuple[Row, ...] = (
 
 LEFT_OUT: Mapping[str, str] = {
     "AttachJob": "typing to a job is a conversation both ways: gpuctl attach, or gRPC",
+    "AccessFiles": "questions and answers are a conversation both ways: gpuctl cp, or gRPC",
     "ForwardPort": "a connection is a conversation both ways: gpuctl forward, or gRPC",
     "ExecJob": "a command is a conversation both ways: gpuctl exec, or gRPC",
     "OpenSession": "gateways speak it for the people in browsers; programs of people speak docs/web-protocol.md",

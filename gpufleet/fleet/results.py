@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ from .client import Client, translated
 SILENT_SECONDS = 2.0
 """Who waits longer than this for what a job left is told what for."""
 ASKED_AGAIN_SECONDS = 0.3
-TRIES_MAX = 5
-"""Of one file that is cut; each goes on where the one before it stood."""
+CUT_SECONDS_MAX = 60.0
+"""A copy that was cut is given up when nobody answered for so long; else it goes on where it stood."""
+PAUSE_SECONDS = 1.0
 
 
 def left_by(client: Client, job_id: int) -> files_pb2.ListFilesResponse:
@@ -119,21 +121,27 @@ def _bring(
     part = place.with_name(f".{place.name}.{job_id}-{found.attempt}.part")  # what a job left never changes
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        for left in range(TRIES_MAX, 0, -1):
+        digest, since = "", time.monotonic()
+        while True:
             offset = min(part.stat().st_size, file.size_bytes) if part.exists() else 0
             request = files_pb2.DownloadFileRequest(job_id=job_id, path=file.path, offset=offset, rank=found.rank)
             try:
-                _write(part, offset, client.scheduler.DownloadFile(request))
+                digest = _write(part, offset, client.scheduler.DownloadFile(request))
+                break
             except grpc.RpcError as problem:
                 error = translated(problem, client.settings)
-                if left == 1 or not isinstance(error, UnavailableError):
+                if part.exists() and part.stat().st_size > offset:
+                    since = time.monotonic()
+                if not isinstance(error, UnavailableError) or time.monotonic() - since > CUT_SECONDS_MAX:
                     raise error from None
-                continue
-            if part.stat().st_size == file.size_bytes:
-                break
+            time.sleep(PAUSE_SECONDS)
         if part.stat().st_size != file.size_bytes:
             part.unlink()
             raise GpufleetError(Reason.CONFLICT, f"{file.path!a} came with another size than was said")
+        if digest and digest != (found_digest := _digest_of(part)):
+            part.unlink()
+            why = f"{file.path!a} came with the SHA-256 {found_digest}, and the scheduler says {digest}"
+            raise GpufleetError(Reason.DIGEST_MISMATCH, why, next_step="Copy it again.")
         part.chmod(0o755 if file.is_executable else 0o644)
         part.replace(place)
     except OSError as problem:
@@ -141,7 +149,14 @@ def _bring(
         raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step="Name another TARGET.") from None
 
 
-def _write(part: Path, offset: int, pieces: Iterator[files_pb2.DownloadFileResponse]) -> None:
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(part: Path, offset: int, pieces: Iterator[files_pb2.DownloadFileResponse]) -> str:
+    """Write what comes from the offset on; the SHA-256 of the whole file as the scheduler says it."""
+    digest = ""
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.truncate(offset)
@@ -151,3 +166,5 @@ def _write(part: Path, offset: int, pieces: Iterator[files_pb2.DownloadFileRespo
                 raise GpufleetError(Reason.CONFLICT, "a piece came that does not follow the one before it")
             file.write(piece.data)
             offset += len(piece.data)
+            digest = piece.digest
+    return digest

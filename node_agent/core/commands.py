@@ -207,6 +207,15 @@ class OpenExec:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """Answer questions about the folder of a rank of this user's, and dial CarryFiles under this id."""
+
+    channel_id: str
+    key: RankKey
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class CloseChannel:
     """End the channel of this id at once."""
 
@@ -250,6 +259,7 @@ Command = (
     | OpenChannel
     | OpenPort
     | OpenExec
+    | OpenFiles
     | CloseChannel
     | TellWarning
     | Unknown

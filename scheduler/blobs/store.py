@@ -90,6 +90,11 @@ class BlobStore:
                     self._note(key, blob)
 
     @property
+    def file_bytes_max(self) -> int:
+        """How many bytes a file may have."""
+        return self._limits().file_bytes
+
+    @property
     def folder_bytes_max(self) -> int:
         """How many bytes the files of a folder may have together."""
         return self._limits().folder_bytes

@@ -17,6 +17,12 @@ def on_entry_requested(state: State, event: EntryRequested) -> Decision:
             next_step=f"see how it stands with: gpuctl job {event.job}",
         )
     record = JobEntered(
-        at=event.at, job=job.id, by=event.by, attempt=event.attempt, port=event.port, command=event.command
+        at=event.at,
+        job=job.id,
+        by=event.by,
+        attempt=event.attempt,
+        port=event.port,
+        command=event.command,
+        files=event.files,
     )
     return Decision(records=(record,))

@@ -113,6 +113,7 @@ def sentence(record: Record) -> str:
             return f"{by} sent signal {signal} to job {job_id}."
         case records.JobEntered(job=job_id, by=by, attempt=number, port=port, command=command):
             how = f"connected to port {port} of" if port else f"ran {command} in"
+            how = "reached into the folder of" if record.files else how
             return f"{by} {how} attempt {job_id}/{number}."
         case records.ResultsSettled():
             return _results_sentence(record)
@@ -262,7 +263,7 @@ def tell(record: Record) -> str:
         case records.SignalSent(job=job_id, signal=signal):
             return f"{name} {job_id} {signal}"
         case records.JobEntered(job=job_id, attempt=number, port=port, command=command):
-            return f"{name} {job_id}/{number} {port or command}"
+            return f"{name} {job_id}/{number} {'files' if record.files else port or command}"
         case records.ResultsSettled(key=key, outcome=outcome):
             return f"{name} {key} {outcome.value}"
         case records.NodeRegistered(node=node):

@@ -115,8 +115,8 @@ class SignalRequested(OfJobs):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRequested:
-    """A person enters a job's running attempt: by a `port` that a process of it listens on, or, where that is 0, with a
-    `command` of their own.
+    """A person enters a job's running attempt: by a `port` that a process of it listens on, with a `command` of their
+    own, or to its `files`.
     """
 
     at: Instant
@@ -125,6 +125,7 @@ class EntryRequested:
     attempt: int
     port: int = 0
     command: str = ""
+    files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -300,12 +300,13 @@ class SignalSent(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEntered(OfJob):
-    """A person connected to a `port` of a running job, or, where that is 0, ran a `command` in it; for the story."""
+    """A person connected to a `port` of a running job, ran a `command` in it, or reached its `files`; for the story."""
 
     by: UserName
     attempt: int
     port: int = 0
     command: str = ""
+    files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ TELLS = {
     "that there is a job, and its spec": "Submit Ingest Queue GetJob Explain Watch ServeModel ListModels ListSessions",
     "that there is a job": "ListArrayItems ListEndedJobs ListWorkers ListDevices WatchDevices",
     "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
-    "ForwardPort ExecJob CloseSession DrainWorker OpenSession",
+    "ForwardPort ExecJob AccessFiles CloseSession DrainWorker OpenSession",
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
     "ListRequestUsage FindMissingBlobs UploadBlob CheckFiles DownloadBlob CreateToken JoinProgram ListTokens "
@@ -44,7 +44,7 @@ TELLS = {
     "ListAuditEntries "
     "SetSecret ListSecrets RemoveSecret",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel CarryPort "
-    "CarryExec FetchBlob StoreResults",
+    "CarryExec CarryFiles FetchBlob StoreResults",
 }
 KIND = {name: kind for kind, names in TELLS.items() for name in names.split()}
 

@@ -37,6 +37,7 @@ MAY_CALL = {
     # Those who run things.
     "Submit Cancel UpdateJob SignalJob RequeueJob AttachJob ServeModel StopModel CloseSession": ROLES[:2],
     "ForwardPort": ROLES[:2],
+    "AccessFiles": ROLES[:2],
     "ExecJob": ROLES[:2],
     "DrainWorker": ROLES[:2],
     "SetSecret ListSecrets RemoveSecret": ROLES[:2],
@@ -49,7 +50,7 @@ MAY_CALL = {
     "ConnectWorker": ("admin", "worker"),
     "JoinProgram": ("gateway", "worker"),
     "Register": ("agent", "node"),
-    "Heartbeat ReportOutput OpenChannel CarryPort CarryExec FetchBlob StoreResults": ("agent",),
+    "Heartbeat ReportOutput OpenChannel CarryPort CarryExec CarryFiles FetchBlob StoreResults": ("agent",),
 }
 ALLOWED = {name: set(roles) for names, roles in MAY_CALL.items() for name in names.split()}
 NOT_LET_IN = (Reason.PERMISSION_DENIED, Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_REVOKED)

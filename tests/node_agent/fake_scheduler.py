@@ -391,6 +391,12 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
         yield pb.StoreResultsResponse()
 
+    async def CarryFiles(
+        self, request_iterator: AsyncIterator[pb.CarryFilesRequest], context: Any
+    ) -> AsyncIterator[pb.CarryFilesResponse]:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not built")
+        yield pb.CarryFilesResponse()
+
     async def CarryPort(
         self, request_iterator: AsyncIterator[pb.CarryPortRequest], context: Any
     ) -> AsyncIterator[pb.CarryPortResponse]:

@@ -590,6 +590,284 @@ class RankFiles(_message.Message):
 Global___RankFiles: _TypeAlias = RankFiles  # noqa: Y015
 
 @_typing.final
+class AccessedFiles(_message.Message):
+    """AccessedFiles names the folder of a running job's rank."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """The job's id."""
+    rank: _builtins.int
+    """The rank whose folder it is; 0 by default."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessedFiles: _TypeAlias = AccessedFiles  # noqa: Y015
+
+@_typing.final
+class AccessFilesRequest(_message.Message):
+    """AccessFilesRequest is one message up: what is asked for, or, behind a write, bytes of the file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Behind a write: bytes of the file, 256 KiB at most, until there are as many as were said."""
+    @_builtins.property
+    def target(self) -> Global___AccessedFiles:
+        """Which folder; in the first message."""
+
+    @_builtins.property
+    def question(self) -> Global___FolderQuestion:
+        """What to do. It is answered to its end before the next one is begun."""
+
+    def __init__(
+        self,
+        *,
+        target: Global___AccessedFiles | None = ...,
+        question: Global___FolderQuestion | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["question", b"question", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "question", b"question", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessFilesRequest: _TypeAlias = AccessFilesRequest  # noqa: Y015
+
+@_typing.final
+class AccessFilesResponse(_message.Message):
+    """AccessFilesResponse is one message down: a part of the answer to what was asked last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """In the first message: the attempt whose folder it is, from 1."""
+    @_builtins.property
+    def answer(self) -> Global___FolderAnswer:
+        """The answer; absent in the first message."""
+
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        answer: Global___FolderAnswer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "attempt", b"attempt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessFilesResponse: _TypeAlias = AccessFilesResponse  # noqa: Y015
+
+@_typing.final
+class FolderQuestion(_message.Message):
+    """FolderQuestion asks for something in the folder of a running job. Paths are as those of an InputFile; no link is followed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIST_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    WRITE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def list(self) -> Global___ListFolder:
+        """Tell which files there are."""
+
+    @_builtins.property
+    def read(self) -> Global___ReadFile:
+        """Send a file."""
+
+    @_builtins.property
+    def write(self) -> Global___WriteFile:
+        """Take a file."""
+
+    def __init__(
+        self,
+        *,
+        list: Global___ListFolder | None = ...,
+        read: Global___ReadFile | None = ...,
+        write: Global___WriteFile | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["list", b"list", "read", b"read", "what", b"what", "write", b"write"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["list", b"list", "read", b"read", "what", b"what", "write", b"write"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["list", "read", "write"]  # noqa: Y015
+    _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
+
+Global___FolderQuestion: _TypeAlias = FolderQuestion  # noqa: Y015
+
+@_typing.final
+class ListFolder(_message.Message):
+    """ListFolder asks for the files below a path. It is answered by `entries`, 500 a message, the last of which is_end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """The path of a folder, or of a file; empty for all."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFolder: _TypeAlias = ListFolder  # noqa: Y015
+
+@_typing.final
+class ReadFile(_message.Message):
+    """ReadFile asks for a file. It is answered by its `file`, its bytes, and is_end with the SHA-256 of all of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Its path."""
+    offset: _builtins.int
+    """Offset of the first byte wanted."""
+    version: _builtins.str
+    """The `version` of the file that the bytes before the offset are of; another one is sent from its beginning."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "path", b"path", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadFile: _TypeAlias = ReadFile  # noqa: Y015
+
+@_typing.final
+class WriteFile(_message.Message):
+    """WriteFile announces a file. It is answered by `offset`, from which on its bytes are to be sent, and then by is_end: the
+    file is there then, whole and at once, in the place of what was there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    IS_EXECUTABLE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Its path; folders on the way to it are made."""
+    size_bytes: _builtins.int
+    """Its size in bytes."""
+    digest: _builtins.str
+    """SHA-256 of the whole file, in lower-case hexadecimal. What came of it before a cut is kept under this name."""
+    is_executable: _builtins.bool
+    """Whether it is a program."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        digest: _builtins.str = ...,
+        is_executable: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "is_executable", b"is_executable", "path", b"path", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteFile: _TypeAlias = WriteFile  # noqa: Y015
+
+@_typing.final
+class FolderAnswer(_message.Message):
+    """FolderAnswer is a part of an answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Beside it: what tells the file from what it was, or will be, when it has changed."""
+    offset: _builtins.int
+    """Of bytes, and of what a write begins with: where they go on."""
+    data: _builtins.bytes
+    """Bytes of the file, 256 KiB at most."""
+    is_end: _builtins.bool
+    """Whether the answer is whole; what was written is there."""
+    digest: _builtins.str
+    """SHA-256 of the whole file, in lower-case hexadecimal, at the end of a read."""
+    problem: _builtins.str
+    """Why what was asked for is not done; then the answer ends. Another question may follow."""
+    reason: _builtins.str
+    """Beside a problem: the reason of the error table, such as FILE_NOT_FOUND."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderEntry]:
+        """Files, links and empty folders, by path."""
+
+    @_builtins.property
+    def file(self) -> Global___FolderEntry:
+        """Of a read, in its first message: the file as it is now."""
+
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At the end of a list: what is not in it, and why."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___FolderEntry] | None = ...,
+        file: Global___FolderEntry | None = ...,
+        version: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+        digest: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        left_out: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "entries", b"entries", "file", b"file", "is_end", b"is_end", "left_out", b"left_out", "offset", b"offset", "problem", b"problem", "reason", b"reason", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FolderAnswer: _TypeAlias = FolderAnswer  # noqa: Y015
+
+@_typing.final
 class DownloadFileRequest(_message.Message):
     """DownloadFileRequest names a file that a job left."""
 
@@ -625,25 +903,29 @@ Global___DownloadFileRequest: _TypeAlias = DownloadFileRequest  # noqa: Y015
 
 @_typing.final
 class DownloadFileResponse(_message.Message):
-    """DownloadFileResponse is a piece of the file, 1 MiB at most; the stream ends with the file."""
+    """DownloadFileResponse is a piece of the file, 1 MiB at most; the stream ends with one that has no bytes and the digest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     """Offset of the first byte."""
     data: _builtins.bytes
     """The bytes."""
+    digest: _builtins.str
+    """In the last one: SHA-256 of the whole file, in lower-case hexadecimal, also of what lies before the offset."""
     def __init__(
         self,
         *,
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from gpufleet.v1 import files_pb2 as _files_pb2
 from gpufleet.v1 import job_pb2 as _job_pb2
 from gpufleet.v1 import node_pb2 as _node_pb2
 import builtins as _builtins
@@ -1806,6 +1807,38 @@ class OpenExecCommand(_message.Message):
 Global___OpenExecCommand: _TypeAlias = OpenExecCommand  # noqa: Y015
 
 @_typing.final
+class OpenFilesCommand(_message.Message):
+    """OpenFilesCommand asks the agent to answer questions about the folder of a rank, and to dial CarryFiles."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """Id of the channel, named in the agent's call."""
+    user: _builtins.str
+    """The job's user, by whose rights it is reached."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        key: Global___AttemptKey | None = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenFilesCommand: _TypeAlias = OpenFilesCommand  # noqa: Y015
+
+@_typing.final
 class CloseChannelCommand(_message.Message):
     """CloseChannelCommand asks the agent to end a channel at once, also where what is under way to it is not taken."""
 
@@ -1894,6 +1927,7 @@ class HeartbeatResponse(_message.Message):
     CHECK_FILES_FIELD_NUMBER: _builtins.int
     OPEN_PORT_FIELD_NUMBER: _builtins.int
     CLOSE_CHANNEL_FIELD_NUMBER: _builtins.int
+    OPEN_FILES_FIELD_NUMBER: _builtins.int
     OPEN_EXEC_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     STORE_POSITION_FIELD_NUMBER: _builtins.int
@@ -1987,6 +2021,10 @@ class HeartbeatResponse(_message.Message):
         """End a channel."""
 
     @_builtins.property
+    def open_files(self) -> Global___OpenFilesCommand:
+        """Dial CarryFiles."""
+
+    @_builtins.property
     def open_exec(self) -> Global___OpenExecCommand:
         """Dial CarryExec."""
 
@@ -2020,15 +2058,16 @@ class HeartbeatResponse(_message.Message):
         check_files: Global___CheckFilesOnNode | None = ...,
         open_port: Global___OpenPortCommand | None = ...,
         close_channel: Global___CloseChannelCommand | None = ...,
+        open_files: Global___OpenFilesCommand | None = ...,
         open_exec: Global___OpenExecCommand | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
         store_position: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "store_position", b"store_position", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "store_position", b"store_position", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_exec"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_files", "open_exec"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -2466,6 +2505,70 @@ class CarryExecResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CarryExecResponse: _TypeAlias = CarryExecResponse  # noqa: Y015
+
+@_typing.final
+class CarryFilesRequest(_message.Message):
+    """CarryFilesRequest is one message up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """The channel's id; in the first message, which says that the folder is there, or why not."""
+    problem: _builtins.str
+    """In the first message: one sentence on why there is no folder to be reached; empty when there is."""
+    reason: _builtins.str
+    """Beside a problem: the reason of the error table."""
+    @_builtins.property
+    def answer(self) -> _files_pb2.FolderAnswer:
+        """A part of an answer; in every other message."""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        answer: _files_pb2.FolderAnswer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "channel_id", b"channel_id", "problem", b"problem", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryFilesRequest: _TypeAlias = CarryFilesRequest  # noqa: Y015
+
+@_typing.final
+class CarryFilesResponse(_message.Message):
+    """CarryFilesResponse is one message down."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTION_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Behind a write: bytes of the file."""
+    @_builtins.property
+    def question(self) -> _files_pb2.FolderQuestion:
+        """What is asked."""
+
+    def __init__(
+        self,
+        *,
+        question: _files_pb2.FolderQuestion | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "question", b"question"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryFilesResponse: _TypeAlias = CarryFilesResponse  # noqa: Y015
 
 @_typing.final
 class FetchBlobRequest(_message.Message):

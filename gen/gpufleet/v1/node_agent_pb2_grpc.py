@@ -68,6 +68,11 @@ class NodeAgentStub:
                 request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecResponse.FromString,
                 _registered_method=True)
+        self.CarryFiles = channel.stream_stream(
+                '/gpufleet.v1.NodeAgent/CarryFiles',
+                request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryFilesRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryFilesResponse.FromString,
+                _registered_method=True)
         self.FetchBlob = channel.unary_stream(
                 '/gpufleet.v1.NodeAgent/FetchBlob',
                 request_serializer=gpufleet_dot_v1_dot_node__agent__pb2.FetchBlobRequest.SerializeToString,
@@ -132,6 +137,13 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CarryFiles(self, request_iterator, context):
+        """CarryFiles is dialled by the agent after a command. It carries questions about the folder of a rank down, and answers up.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchBlob(self, request, context):
         """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
         Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -180,6 +192,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     servicer.CarryExec,
                     request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryExecResponse.SerializeToString,
+            ),
+            'CarryFiles': grpc.stream_stream_rpc_method_handler(
+                    servicer.CarryFiles,
+                    request_deserializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryFilesRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_node__agent__pb2.CarryFilesResponse.SerializeToString,
             ),
             'FetchBlob': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchBlob,
@@ -358,6 +375,33 @@ class NodeAgent:
             '/gpufleet.v1.NodeAgent/CarryExec',
             gpufleet_dot_v1_dot_node__agent__pb2.CarryExecRequest.SerializeToString,
             gpufleet_dot_v1_dot_node__agent__pb2.CarryExecResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CarryFiles(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpufleet.v1.NodeAgent/CarryFiles',
+            gpufleet_dot_v1_dot_node__agent__pb2.CarryFilesRequest.SerializeToString,
+            gpufleet_dot_v1_dot_node__agent__pb2.CarryFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

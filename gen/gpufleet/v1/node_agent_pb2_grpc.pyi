@@ -55,6 +55,8 @@ class NodeAgentStub:
     """CarryExec is dialled by the agent after a command. It carries what a second command in the world of a job reads and
     writes. When the call ends before its exit was told, that command is ended.
     """
+    CarryFiles: _grpc.StreamStreamMultiCallable[_node_agent_pb2.CarryFilesRequest, _node_agent_pb2.CarryFilesResponse]
+    """CarryFiles is dialled by the agent after a command. It carries questions about the folder of a rank down, and answers up."""
     FetchBlob: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
     Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -91,6 +93,8 @@ class NodeAgentAsyncStub(NodeAgentStub):
     """CarryExec is dialled by the agent after a command. It carries what a second command in the world of a job reads and
     writes. When the call ends before its exit was told, that command is ended.
     """
+    CarryFiles: _aio.StreamStreamMultiCallable[_node_agent_pb2.CarryFilesRequest, _node_agent_pb2.CarryFilesResponse]  # type: ignore[assignment]
+    """CarryFiles is dialled by the agent after a command. It carries questions about the folder of a rank down, and answers up."""
     FetchBlob: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]  # type: ignore[assignment]
     """FetchBlob streams a file of an attempt that is placed on the node, or of a check that asks for it, from an offset on.
     Errors: FILE_NOT_UPLOADED when it is not stored any more, PERMISSION_DENIED when nothing on the node names it.
@@ -160,6 +164,14 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
         """CarryExec is dialled by the agent after a command. It carries what a second command in the world of a job reads and
         writes. When the call ends before its exit was told, that command is ended.
         """
+
+    @_abc_1.abstractmethod
+    def CarryFiles(
+        self,
+        request_iterator: _MaybeAsyncIterator[_node_agent_pb2.CarryFilesRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.CarryFilesResponse], _abc.AsyncIterator[_node_agent_pb2.CarryFilesResponse]]:
+        """CarryFiles is dialled by the agent after a command. It carries questions about the folder of a rank down, and answers up."""
 
     @_abc_1.abstractmethod
     def FetchBlob(

@@ -121,6 +121,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobResponse.FromString,
                 _registered_method=True)
+        self.AccessFiles = channel.stream_stream(
+                '/gpufleet.v1.Scheduler/AccessFiles',
+                request_serializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesResponse.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListNodes',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
@@ -462,6 +467,15 @@ class SchedulerServicer:
         """ExecJob runs another command in the world of a running job: as its user, in its folder, with its environment, its devices
         and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
         Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AccessFiles(self, request_iterator, context):
+        """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
+        other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
+        NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -867,6 +881,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.ExecJob,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ExecJobResponse.SerializeToString,
+            ),
+            'AccessFiles': grpc.stream_stream_rpc_method_handler(
+                    servicer.AccessFiles,
+                    request_deserializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesResponse.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -1522,6 +1541,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/ExecJob',
             gpufleet_dot_v1_dot_scheduler__pb2.ExecJobRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.ExecJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AccessFiles(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpufleet.v1.Scheduler/AccessFiles',
+            gpufleet_dot_v1_dot_files__pb2.AccessFilesRequest.SerializeToString,
+            gpufleet_dot_v1_dot_files__pb2.AccessFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -84,6 +84,11 @@ class SchedulerStub:
     and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
     Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
     """
+    AccessFiles: _grpc.StreamStreamMultiCallable[_files_pb2.AccessFilesRequest, _files_pb2.AccessFilesResponse]
+    """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
+    other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
+    NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
+    """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]
     """ListNodes lists the nodes with their devices."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListWorkersRequest, _status_pb2.ListWorkersResponse]
@@ -240,6 +245,11 @@ class SchedulerAsyncStub(SchedulerStub):
     """ExecJob runs another command in the world of a running job: as its user, in its folder, with its environment, its devices
     and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
     Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+    """
+    AccessFiles: _aio.StreamStreamMultiCallable[_files_pb2.AccessFilesRequest, _files_pb2.AccessFilesResponse]  # type: ignore[assignment]
+    """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
+    other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
+    NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]  # type: ignore[assignment]
     """ListNodes lists the nodes with their devices."""
@@ -490,6 +500,17 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         """ExecJob runs another command in the world of a running job: as its user, in its folder, with its environment, its devices
         and within its limits. It ends with the job, and is ended when the call is. The job goes on whatever becomes of it.
         Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS.
+        """
+
+    @_abc_1.abstractmethod
+    def AccessFiles(
+        self,
+        request_iterator: _MaybeAsyncIterator[_files_pb2.AccessFilesRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_files_pb2.AccessFilesResponse], _abc.AsyncIterator[_files_pb2.AccessFilesResponse]]:
+        """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
+        other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
+        NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
         """
 
     @_abc_1.abstractmethod

@@ -397,6 +397,12 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         """One command in the world of a job."""
         await self._tunnels.serve(request_iterator, context)
 
+    async def CarryFiles(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[node_agent_pb2.CarryFilesRequest], context: Any
+    ) -> None:
+        """The folder of a rank, for who reaches into it."""
+        await self._tunnels.serve(request_iterator, context)
+
     async def FetchBlob(
         self, request: node_agent_pb2.FetchBlobRequest, context: Any
     ) -> AsyncIterator[node_agent_pb2.FetchBlobResponse]:

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from gpufleet.v1 import node_agent_pb2, scheduler_pb2
+from gpufleet.v1 import files_pb2, node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.carrying import PIECE_BYTES_MAX, PORT_MAX
 
+from ...blobs.store import BlobStore
 from ...state import events
 from ...state.ids import JobId, NodeName, RankKey, UserName
 from ...state.jobs import Finished, Job
@@ -23,6 +24,7 @@ from ..jobs.starting import until_started
 from ..long_streams import first_of
 from ..roles import caller
 from .executing import check_start, relay_command, story_line
+from .files import relay_files
 from .tunnels import AgentSide, Direction, Tunnels, relay
 
 START_SECONDS_MAX = 30.0
@@ -39,7 +41,10 @@ ENTRIES_REMEMBERED = 10_000
 
 Request = scheduler_pb2.ForwardPortRequest
 Response = scheduler_pb2.ForwardPortResponse
+FilesRequest = files_pb2.AccessFilesRequest
+FilesResponse = files_pb2.AccessFilesResponse
 Entry = tuple[RankKey, UserName, int]
+"""Who came to which rank by which port, 0 for its files."""
 
 
 class EnteringCalls(JobsFound):
@@ -47,6 +52,7 @@ class EnteringCalls(JobsFound):
 
     changes: ChangeHub
     tunnels: Tunnels
+    blobs: BlobStore
     one_stream: Callable[[], AbstractContextManager[None]]
     _told_entries: OrderedDict[Entry, None]
     _entered: Counter[UserName]
@@ -86,6 +92,23 @@ class EnteringCalls(JobsFound):
                 await context.write(scheduler_pb2.ExecJobResponse(attempt=key.attempt))
                 await relay_command(request_iterator, context, side)
 
+    async def AccessFiles(self, request_iterator: AsyncIterator[FilesRequest], context: Any) -> None:
+        """The folder of a running job: lists, files from it and into it."""
+        first = await first_of(request_iterator, START_SECONDS_MAX)
+        if first is None or not first.target.job_id:
+            raise invalid("target.job_id", "is not set", next_step="give a job's id, such as 41")
+        if first.HasField("question") or first.data:
+            raise invalid("question", "comes before the folder is reached", next_step="send the target alone first")
+        job = await self.find(first.target.job_id)
+        self.check_owner(job)
+        self.check_has_output(job)
+        with self._one_of(caller().user), self.one_stream():
+            node, key = await self._place(job, first.target.rank, "target.rank")
+            async with self.tunnels.to_files(node, key, job.user) as side:
+                await self._write_down(key, files=True)
+                await context.write(FilesResponse(attempt=key.attempt))
+                await relay_files(request_iterator, context, side, self.blobs)
+
     @contextmanager
     def _one_of(self, user: UserName) -> Iterator[None]:
         """Count a call for as long as it is served. Errors: TOO_MANY_STREAMS."""
@@ -122,17 +145,23 @@ class EnteringCalls(JobsFound):
             raise _not_running(f"no process of rank {rank} of job {job.id} runs now", job.id)
         return place.placement.node, attempt.keys(job.id)[rank]
 
-    async def _write_down(self, key: RankKey, port: int = 0, command: str = "") -> None:
-        """Have it stored that the caller is let in; that they come again by a port is not told again."""
+    async def _write_down(self, key: RankKey, port: int = 0, command: str = "", *, files: bool = False) -> None:
+        """Have it stored that the caller is let in; that they come again by a port, or to files, is not told again."""
         entry = key, caller().user, port
-        if port and entry in self._told_entries:
+        if not command and entry in self._told_entries:
             self._told_entries.move_to_end(entry)
             return
         event = events.EntryRequested(
-            at=self.engine.now(), by=caller().user, job=key.job, attempt=key.attempt, port=port, command=command
+            at=self.engine.now(),
+            by=caller().user,
+            job=key.job,
+            attempt=key.attempt,
+            port=port,
+            command=command,
+            files=files,
         )
         await reply_of(self.engine.request(event))
-        if port:
+        if not command:
             self._told_entries[entry] = None
             while len(self._told_entries) > ENTRIES_REMEMBERED:
                 self._told_entries.popitem(last=False)

@@ -17,7 +17,7 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.run_protos import key_to_proto
 
 from ...links import Links
-from ...state.ids import NodeName, RankKey
+from ...state.ids import NodeName, RankKey, UserName
 from ..long_streams import first_of, let_end
 
 OPEN_SECONDS_MAX = 15.0
@@ -68,6 +68,17 @@ class Tunnels:
         """A command in the world of a rank. Errors: NODE_UNREACHABLE, and what the agent says."""
         command = node_agent_pb2.OpenExecCommand(key=key_to_proto(key), start=start)
         async with self._opened(node, lambda channel_id: _open_exec(command, channel_id)) as side:
+            yield side
+
+    @asynccontextmanager
+    async def to_files(self, node: NodeName, key: RankKey, user: UserName) -> AsyncIterator[AgentSide]:
+        """The folder of a rank, by the rights of its user. Errors: NODE_UNREACHABLE, and what the agent says."""
+
+        def command(channel_id: str) -> node_agent_pb2.HeartbeatResponse:
+            opens = node_agent_pb2.OpenFilesCommand(channel_id=channel_id, key=key_to_proto(key), user=user)
+            return node_agent_pb2.HeartbeatResponse(open_files=opens)
+
+        async with self._opened(node, command) as side:
             yield side
 
     @asynccontextmanager

@@ -1,6 +1,7 @@
 """The Scheduler service: which files a job left, and their bytes. They are for whoever reads what the job wrote."""
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
@@ -53,15 +54,14 @@ class ResultCalls(JobsFound):
             why = f"{request.offset:,} is not within the file's {size:,} bytes"
             raise GpufleetError(Reason.OFFSET_OUT_OF_RANGE, why)
         with self.one_stream():
-            offset, skipped = request.offset, request.offset
+            offset, sha = 0, hashlib.sha256()
             for run in runs:
-                if skipped >= run.size:
-                    skipped -= run.size
-                    continue
-                for data in await asyncio.to_thread(_pieces, self.blobs, user, run, skipped):
-                    yield files_pb2.DownloadFileResponse(offset=offset, data=data)
+                for data in await asyncio.to_thread(_pieces, self.blobs, user, run, sha):
+                    skipped = max(0, request.offset - offset)  # what the caller has counts for the digest alone
+                    if skipped < len(data):
+                        yield files_pb2.DownloadFileResponse(offset=offset + skipped, data=data[skipped:])
                     offset += len(data)
-                skipped = 0
+            yield files_pb2.DownloadFileResponse(offset=offset, digest=sha.hexdigest())
 
     async def _read_job(self, job_id: int) -> Job:
         job = await self.find(job_id)
@@ -123,15 +123,16 @@ def _folder(blobs: BlobStore, stored: Stored) -> Folder:
         raise GpufleetError(Reason.STORE_UNAVAILABLE, f"what the job left is not readable: {problem}") from None
 
 
-def _pieces(blobs: BlobStore, user: UserName, run: _Run, skipped: int) -> list[bytes]:
-    """The bytes of a run, of which a chunk has 8 MiB at most."""
+def _pieces(blobs: BlobStore, user: UserName, run: _Run, sha: "hashlib._Hash") -> list[bytes]:
+    """The bytes of a run, of which a chunk has 8 MiB at most; they are added to what is hashed."""
     descriptor = blobs.open(user, run.digest)
     if descriptor is None:
         raise GpufleetError(Reason.FILE_NOT_FOUND, "a part of the file is not stored any more")
     try:
-        data = os.pread(descriptor, run.size - skipped, run.offset + skipped)
+        data = os.pread(descriptor, run.size, run.offset)
     finally:
         os.close(descriptor)
-    if len(data) != run.size - skipped:
+    if len(data) != run.size:
         raise GpufleetError(Reason.STORE_UNAVAILABLE, "a part of the file is too short in the scheduler's data folder")
+    sha.update(data)
     return [data[start : start + PIECE_BYTES_MAX] for start in range(0, len(data), PIECE_BYTES_MAX)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 from pathlib import Path
 
@@ -63,6 +65,29 @@ async def test_what_an_agent_that_is_killed_had_not_brought_comes_when_it_is_bac
     assert [(each.path, each.size_bytes) for each in listed.files] == [("a", 5)]
     pieces = admin.stub.DownloadFile(files_pb2.DownloadFileRequest(job_id=job, path="a", offset=2))
     assert b"".join([piece.data async for piece in pieces]) == b"ft\n"
+
+
+async def test_a_copy_of_results_goes_on_when_the_scheduler_is_killed_in_the_middle(
+    fleet: Fleet, admin: Client, tmp_path: Path
+) -> None:
+    await fleet.add_node("n1")
+    makes = "head -c 50000000 /dev/urandom >b; for each in 1 2 3 4 5 6; do cat b >>a; done; sha256sum <a"
+    job = await admin.submit("/bin/sh", "-c", makes, cwd="", results=["a"])
+    await admin.wait(job)
+    await stored(admin, job)
+    said = (await admin.stdout(job)).split()[0].decode()
+    copying = asyncio.create_task(gpuctl(fleet, tmp_path, "cp", f"{job}:a", "."))
+
+    def has_begun() -> bool:
+        return any(each.stat().st_size > 20_000_000 for each in tmp_path.glob(".a.*.part"))
+
+    await until("some of it is here", has_begun)
+    fleet.scheduler.kill()
+    await fleet.scheduler.start()
+    done = await copying
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "a").open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == said
 
 
 async def stored(person: Client, job: int) -> files_pb2.RankFiles:

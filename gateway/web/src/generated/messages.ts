@@ -399,12 +399,17 @@ export interface DownloadFileRequest {
   readonly rank: number;
 }
 
-/** DownloadFileResponse is a piece of the file, 1 MiB at most; the stream ends with the file. */
+/**
+ * DownloadFileResponse is a piece of the file, 1 MiB at most; the stream ends with one that has no bytes and the
+ * digest.
+ */
 export interface DownloadFileResponse {
   /** Offset of the first byte. */
   readonly offset: Int64;
   /** The bytes. */
   readonly data: Bytes;
+  /** In the last one: SHA-256 of the whole file, in lower-case hexadecimal, also of what lies before the offset. */
+  readonly digest: string;
 }
 
 /**

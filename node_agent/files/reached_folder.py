@@ -1,0 +1,281 @@
+"""The folder of a job that runs, as people reach into it: listed, read and written, while the job does what it likes.
+
+Every step is taken from a folder that is open already, and through no link: so nothing outside is reached, whatever the
+job renames meanwhile. It is called by the rights of the job's user (`account_thread.py`), and by nothing more.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from gpufleet.v1 import files_pb2
+
+from gpufleet.errors import Reason
+from gpufleet.jobs.files import is_digest, trouble_with_path
+
+from .beneath import NotPlain, open_beneath
+
+LISTED_MAX = 20_000
+"""Names that are looked at for one list."""
+DEPTH_MAX = 100
+"""Folders inside each other that are looked into."""
+LEFT_OUT_MAX = 100
+"""Names of which it is told why they are not in a list."""
+FILE_BYTES_MAX = 2**50
+HASHED_AT_ONCE = 2**20
+PART_PREFIX = ".gpufleet-"
+PART_SUFFIX = ".part"
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NotReached(Exception):
+    """What was asked for is not done. `reason` is one of the error table."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ReachedFile:
+    """A file that is being read, as it was when it was opened."""
+
+    def __init__(self, top: int, path: str) -> None:
+        with _told(path):
+            self._descriptor = open_beneath(top, _checked(path))
+            self._status = os.fstat(self._descriptor)
+        self._path = path
+        self._sha = hashlib.sha256()
+        self._at = 0
+        self.version = "-".join(f"{each:x}" for each in _version(self._status))
+
+    @property
+    def entry(self) -> files_pb2.FolderEntry:
+        """What it is."""
+        size = self._status.st_size
+        return files_pb2.FolderEntry(path=self._path, size_bytes=size, is_executable=bool(self._status.st_mode & 0o100))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it was read."""
+        return self._at >= self._status.st_size
+
+    def read(self, size: int) -> bytes:
+        """Its next bytes, so many unless it ends. NotReached where it has changed."""
+        wanted = min(size, self._status.st_size - self._at)
+        with _told(self._path):
+            data = os.pread(self._descriptor, wanted, self._at)
+        if len(data) < wanted:
+            raise self._changed()
+        self._sha.update(data)
+        self._at += len(data)
+        return data
+
+    def digest(self) -> str:
+        """Its SHA-256, when all of it was read. NotReached where it has changed meanwhile."""
+        if _version(os.fstat(self._descriptor)) != _version(self._status):
+            raise self._changed()
+        return self._sha.hexdigest()
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
+
+    def _changed(self) -> NotReached:
+        return NotReached(Reason.CONFLICT, f"{self._path!a} changed while it was read")
+
+
+class WrittenFile:
+    """A file that is being written: into a part beside its place, which what was cut goes on with."""
+
+    def __init__(self, top: int, asked: files_pb2.WriteFile, owner: int) -> None:
+        self._asked = asked
+        self._sha = hashlib.sha256()
+        path = _checked(asked.path)
+        if not is_digest(asked.digest) or not 0 <= asked.size_bytes <= FILE_BYTES_MAX:
+            raise NotReached(Reason.INVALID_ARGUMENT, f"{path!a} has no such size and SHA-256")
+        *folders, self._name = path.split("/")
+        self._part = f"{PART_PREFIX}{asked.digest[:32]}{PART_SUFFIX}"
+        with _told(path):
+            self._folder = _made(top, folders)
+            try:
+                self._descriptor = self._opened(owner)
+            except BaseException:
+                os.close(self._folder)
+                raise
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes are there."""
+        return self.offset >= self._asked.size_bytes
+
+    def write(self, data: bytes) -> None:
+        """Add bytes. NotReached for more than were said, and where the disk is full."""
+        if self.offset + len(data) > self._asked.size_bytes:
+            raise NotReached(Reason.INVALID_ARGUMENT, f"{self._asked.path!a} came with more bytes than were said")
+        with _told(self._asked.path):
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._descriptor, data[written:], self.offset + written)
+        self._sha.update(data)
+        self.offset += len(data)
+
+    def finish(self) -> None:
+        """Put it in its place. NotReached where its SHA-256 is another one, or a folder is there."""
+        if self._sha.hexdigest() != self._asked.digest:
+            with suppress(OSError):
+                os.unlink(self._part, dir_fd=self._folder)
+            raise NotReached(Reason.DIGEST_MISMATCH, f"other bytes came of {self._asked.path!a} than were said")
+        with _told(self._asked.path):
+            os.fchmod(self._descriptor, 0o700 if self._asked.is_executable else 0o600)
+            os.fsync(self._descriptor)
+            os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def close(self) -> None:
+        """Let go of it; what came stays, for who goes on."""
+        os.close(self._descriptor)
+        os.close(self._folder)
+
+    def _opened(self, owner: int) -> int:
+        """The part, with what came of it before; anew where the job has made something else of it."""
+        self.offset = 0
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with suppress(OSError):
+            found = os.open(self._part, flags, dir_fd=self._folder)
+            status = os.fstat(found)
+            is_ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == owner
+            if is_ours and status.st_size <= self._asked.size_bytes:
+                while data := os.pread(found, HASHED_AT_ONCE, self.offset):
+                    self._sha.update(data)
+                    self.offset += len(data)
+                return found
+            os.close(found)
+        with suppress(FileNotFoundError):
+            os.unlink(self._part, dir_fd=self._folder)
+        return os.open(self._part, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder)
+
+
+def listed(top: int, path: str, left_out: list[str]) -> Iterator[files_pb2.FolderEntry]:
+    """Files, links and empty folders below a path, or the file that it names. NotReached where there is nothing."""
+    if path.strip("/") in ("", "."):
+        yield from _walk(top, "", left_out, [0], 0)
+        return
+    path = _checked(path)
+    with _told(path):
+        *folders, name = path.split("/")
+        above = _made(top, folders, makes=False)
+        try:
+            status = os.stat(name, dir_fd=above, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                inner = os.open(name, _FOLDER, dir_fd=above)
+                try:
+                    yield from _walk(inner, path, left_out, [0], 0)
+                finally:
+                    os.close(inner)
+            elif (entry := _entry(above, name, path, status)) is not None:
+                yield entry
+            else:
+                raise NotReached(Reason.FILE_NOT_FOUND, f"{path!a} is no file")
+        finally:
+            os.close(above)
+
+
+def _walk(folder: int, path: str, left_out: list[str], seen: list[int], depth: int) -> Iterator[files_pb2.FolderEntry]:
+    readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with os.scandir(readable) as found:
+            names = sorted(each.name for each in found)
+    finally:
+        os.close(readable)
+    if not names and path:
+        yield files_pb2.FolderEntry(path=path, is_empty_folder=True)
+    for name in names:
+        inner = f"{path}/{name}" if path else name
+        seen[0] += 1
+        if seen[0] > LISTED_MAX:
+            if seen[0] == LISTED_MAX + 1:
+                left_out.insert(0, f"more than {LISTED_MAX:,} names are there: the rest was not looked at")
+            return
+        why = trouble_with_path(inner) or ""
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode) and not why and depth < DEPTH_MAX:
+                opened = os.open(name, _FOLDER, dir_fd=folder)
+                try:
+                    yield from _walk(opened, inner, left_out, seen, depth + 1)
+                finally:
+                    os.close(opened)
+                continue
+            entry = None if why else _entry(folder, name, inner, status)
+            why = why or ("is neither a file nor a link" if entry is None else "")
+        except OSError as problem:
+            entry, why = None, f"cannot be looked at: {problem.strerror}"
+        if entry is not None:
+            yield entry
+        elif len(left_out) < LEFT_OUT_MAX:
+            left_out.append(f"{inner!a} {why}")
+
+
+def _entry(folder: int, name: str, path: str, status: os.stat_result) -> files_pb2.FolderEntry | None:
+    if stat.S_ISLNK(status.st_mode):
+        target = os.readlink(name, dir_fd=folder).encode(errors="replace").decode()
+        return files_pb2.FolderEntry(path=path, link_target=target or "?")
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return files_pb2.FolderEntry(path=path, size_bytes=status.st_size, is_executable=bool(status.st_mode & 0o100))
+
+
+def _made(top: int, folders: list[str], *, makes: bool = True) -> int:
+    """A descriptor of a folder below, which is made where it is not there. OSError."""
+    opened = os.dup(top)
+    try:
+        for name in folders:
+            if makes:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=opened)
+            inner = os.open(name, _FOLDER, dir_fd=opened)
+            os.close(opened)
+            opened = inner
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
+
+
+def _checked(path: str) -> str:
+    path = path.strip("/")
+    if why := trouble_with_path(path):
+        raise NotReached(Reason.INVALID_ARGUMENT, f"the path {path[:200]!a} {why}")
+    return path
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Say what the system says of a path. Raises NotReached."""
+    try:
+        yield
+    except NotPlain as problem:
+        raise NotReached(Reason.FILE_NOT_FOUND, f"{path!a} is {problem}, and no plain file") from None
+    except OSError as problem:
+        reason, words = _WORDS.get(problem.errno or 0, (Reason.CONFLICT, problem.strerror or str(problem)))
+        raise NotReached(reason, f"{path!a} {words}") from None
+
+
+_WORDS = {
+    errno.ENOENT: (Reason.FILE_NOT_FOUND, "is not there"),
+    errno.ENOTDIR: (Reason.CONFLICT, "lies behind what is no folder, or a link"),
+    errno.ELOOP: (Reason.CONFLICT, "lies behind a link, which is not followed"),
+    errno.EISDIR: (Reason.CONFLICT, "is a folder there"),
+    errno.EACCES: (Reason.PERMISSION_DENIED, "is shut to the account that the job runs as"),
+    errno.EPERM: (Reason.PERMISSION_DENIED, "is shut to the account that the job runs as"),
+    errno.ENOSPC: (Reason.QUOTA_EXCEEDED, "has no room: the disk of the node is full"),
+    errno.EDQUOT: (Reason.QUOTA_EXCEEDED, "has no room: the quota of the job's account is used up"),
+}
