@@ -37,6 +37,8 @@ from gpufleet.telemetry.logs import ProgramLog
 from gpufleet.text.units import format_megabytes, format_size
 
 from .agent import Node, NodeAgent, Tuning
+from .containers.containers import ContainerSettings
+from .containers.mounts import allowed_mounts
 from .credential import Credential
 from .identity import DataFolder
 from .isolation.accounts import Isolating
@@ -159,6 +161,7 @@ class _Program:
             isolating=self.isolating,
             limiting=self.limiting,
             shared_root=settings.files.shared_root,
+            containers=self._containers,
             for_workers=lambda: self._for_workers(listens),
             for_jobs=self._for_jobs,
         )
@@ -192,6 +195,15 @@ class _Program:
         if settings.insecure:
             found[INSECURE_VARIABLE] = "1"
         return found
+
+    def _containers(self) -> ContainerSettings:
+        settings = self.live.now
+        return ContainerSettings(
+            engine=settings.containers.engine,
+            mounts=allowed_mounts(settings.containers.mounts),
+            mounts_told=settings.containers.mounts,
+            processes_max=settings.isolation.processes_max,
+        )
 
     def _tuning(self) -> Tuning:
         settings = self.live.now

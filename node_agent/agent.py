@@ -33,6 +33,7 @@ from gpufleet.telemetry.spans import Telemetry
 from . import wire
 from .attempts import Attempts
 from .channels import Channels
+from .containers.containers import Containers, ContainerSettings
 from .core.actions import Order
 from .core.commands import (
     CheckFiles,
@@ -141,6 +142,7 @@ class Node:
     isolating: Isolating | None = None
     limiting: Limiting | None = None
     shared_root: Path | None = None
+    containers: Callable[[], ContainerSettings] = ContainerSettings
     for_workers: Callable[[], Mapping[str, str]] = dict
     for_jobs: Callable[[Address], Mapping[str, str]] = lambda address: {}
 
@@ -184,6 +186,13 @@ class NodeAgent:
             self._environments.folder_of,
         )
         self._store_position = StorePosition(folder.path)
+        self._containers = Containers(
+            node.containers,
+            folder.path,
+            identity.agent_id,
+            lambda: [view.key for view in self._duties.inventory.live()],
+            self.renew,
+        )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._file_checks = FileChecks(
             node.name, identity.incarnation, self._root, lambda answer: self._heartbeats.say(files_checked=answer)
@@ -209,6 +218,7 @@ class NodeAgent:
             self._files,
             self._results,
             self._environments,
+            self._containers,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
             traces=node.traces,
@@ -237,6 +247,7 @@ class NodeAgent:
         self._results.sweep([entry.key for entry in self._duties.inventory])
         self._environments.adopt([entry.key for entry in self._duties.inventory])
         sweeping = asyncio.create_task(self._files.sweep([entry.key for entry in self._duties.inventory]))
+        await self._containers.begin()
         try:
             await until_first(
                 self._link.run(),
@@ -244,6 +255,7 @@ class NodeAgent:
                 self._keeping.tell_keepers(),
                 self._usages.run(),
                 self._root.run(),
+                self._containers.run(),
             )
         finally:
             sweeping.cancel()
@@ -264,6 +276,8 @@ class NodeAgent:
     def _leader_of(self, key: RankKey) -> int | None:
         """The process id of a rank's leader, None when none runs here."""
         view = self._duties.inventory[key]
+        if (inside := self._containers.process_of(key)) is not None:
+            return inside
         return view.pid if isinstance(view, AttemptView) and view.phase.is_live else None
 
     def renew(self) -> None:
@@ -383,6 +397,9 @@ class NodeAgent:
         if self._root.folder is not None:
             info.shared_root_folder = str(self._root.folder)
             info.shared_root, info.shared_root_problem = state.id, state.problem
+        containers = self._containers.as_proto(tuple(self._node.machine.devices.values()))
+        if containers is not None:
+            info.containers.CopyFrom(containers)
         return info
 
     def _account_of(self, user: str) -> Isolation | None:

@@ -15,6 +15,8 @@ from gpufleet.jobs.runs import FileRun, RankKey
 from gpufleet.telemetry.spans import Telemetry
 
 from . import wire
+from .containers.containers import Containers
+from .containers.engine import ContainerTrouble
 from .core.actions import (
     Action,
     CarriedOut,
@@ -37,7 +39,7 @@ from .core.delivery import Receipt
 from .core.duties import PREPARED_US_MAX, PREPARED_WITH_FILES_US_MAX, Duties
 from .core.expectations import Misfit
 from .core.inventory import AttemptReport, EndReport, Prepared, Refused, SpoolReport, StartReport
-from .core.launch import Objection, Refusal, RefusalReason
+from .core.launch import Launch, Objection, Refusal, RefusalReason
 from .core.outcome import AttemptPhase, AttemptView, Stream
 from .files.job_files import JobFiles
 from .files.results import Results
@@ -71,6 +73,7 @@ class Attempts:
         files: JobFiles,
         results: Results,
         environments: Environments,
+        containers: Containers,
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
@@ -85,6 +88,7 @@ class Attempts:
         self._files = files
         self._results = results
         self._environments = environments
+        self._containers = containers
         self._fetching: dict[RankKey, asyncio.Task[Refusal | None]] = {}
         self._report = report
         self._carried_out = carried_out
@@ -159,7 +163,7 @@ class Attempts:
                     self._output.see(action.view, is_new=action.is_new)
                     self._keeping.follow(action.view)
                 case CheckNode():
-                    waits = action.is_prepare or action.command.has_files
+                    waits = action.is_prepare or action.command.is_prepared_for
                     if not waits and self._launcher.is_surely_fit(action.command.expectations):
                         to_do.extend(self._duties.checked(action.command.key, None))
                     else:
@@ -174,6 +178,8 @@ class Attempts:
                     assert_never(action)
         for key in dict.fromkeys(ended):
             self._drop_files(key)
+            if self._containers.has(key):
+                self._begin(self._containers.remove(key))
 
     def _drop_files(self, key: RankKey) -> None:
         """Remove the files of a rank that is not here, if it had any."""
@@ -184,7 +190,10 @@ class Attempts:
             self._begin(self._environments.release(key))
 
     async def _laid_out(self, command: LaunchAttempt) -> Refusal | None:
-        """Fetch and place its files, and have its environment made of them. It is cancelled by GiveUpFiles."""
+        """Have its image come, fetch and place its files, and have its environment made of them.
+
+        It is cancelled by GiveUpFiles.
+        """
         fetch = asyncio.create_task(self._lay_out(command))
         self._fetching[command.key] = fetch
         try:
@@ -195,7 +204,12 @@ class Attempts:
         return fetch.result()
 
     async def _lay_out(self, command: LaunchAttempt) -> Refusal | None:
+        if command.container is not None and (refusal := await self._containers.prepare(command)) is not None:
+            return refusal
+        if not command.has_files:
+            return None
         refusal = await self._files.lay_out(command.key, command.files, command.folder, user=command.user)
+        await asyncio.to_thread(self._results.expect, command.key, command.results)
         return refusal or await self._environments.make(command, self._files.folder_of(command.key))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -213,16 +227,15 @@ class Attempts:
         found: Misfit | Objection | None = None
         port = 0
         try:
-            if command.has_files:
+            if command.is_prepared_for:
                 try:
                     found = await self._laid_out(command)
-                    await asyncio.to_thread(self._results.expect, key, command.results)
                 except asyncio.CancelledError:
                     if (task := asyncio.current_task()) is None or task.cancelling():
                         raise
                     self._perform(self._duties.given_up(key))
                     return
-            if found is None and action.is_prepare:
+            if found is None and action.is_prepare and command.container is None:
                 found = await self._keeping.check(self._launcher.rehearsed(command))
             if found is None:
                 found, self._samples[key] = await self._launcher.misfit(command.expectations)
@@ -259,6 +272,7 @@ class Attempts:
                     traceparent=span.traceparent,
                     is_traced=self._traces.telemetry.is_on,
                 )
+                launch = await self._in_container(action.command, launch)
             except Exception as problem:
                 answer = _not_begun(key, problem)
             else:
@@ -273,6 +287,15 @@ class Attempts:
             self._perform(self._duties.spawned(key, answer, was_known=False))
         else:
             self._perform(self._duties.spawned(key, answer.attempt, was_known=answer.was_known))
+        if action.command.container is not None:
+            self._containers.launched(key)
+
+    async def _in_container(self, command: LaunchAttempt, launch: Launch) -> Launch:
+        """The launch of what runs the rank's container, which is made now; of any other rank the launch as it is."""
+        if command.container is None:
+            return launch
+        files = str(self._files.folder_of(command.key)) if command.has_files else ""
+        return await self._containers.made(command, launch, self._launcher.held(command), files)
 
     async def _ask(self, action: StopProcess | SignalProcess | LimitProcess | ForgetAttempt) -> None:
         is_done = True
@@ -316,13 +339,15 @@ class Attempts:
             if isinstance(report, EndReport) and report.view.end is not None and report.view.end.processes_left:
                 left = report.view.end.processes_left
                 _log.error("attempt %s has ended and %d of its processes outlive SIGKILL", report.view.key, left)
+            if isinstance(report, EndReport) and self._containers.has(report.view.key):
+                self._begin(self._containers.remove(report.view.key))
             usage = self._usages.of(report.view.key) if isinstance(report, EndReport) else None
             self._report(report_of(report, usage, self._files.runs_of))
 
 
 def _not_begun(key: RankKey, problem: Exception) -> Refusal:
     """A launch that failed before a keeper was asked: an order without an answer would hold its devices for ever."""
-    if isinstance(problem, AccountUnusable):
+    if isinstance(problem, AccountUnusable | ContainerTrouble):
         return problem.refusal
     _log.error("attempt %s could not be begun", key, exc_info=problem)
     return Refusal(RefusalReason.SPAWN_FAILED, f"the node's agent could not begin it: {problem}")

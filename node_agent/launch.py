@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpufleet.config.agent_settings import IsolationSettings
-from gpufleet.devices.device import DeviceSample
+from gpufleet.devices.device import Device, DeviceSample
 from gpufleet.jobs.runs import RankKey
 from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 
 from .core.actions import Master
 from .core.attempt import Limits
 from .core.commands import LaunchAttempt
-from .core.environment import RankPlace, environment_of
+from .core.environment import Account, RankPlace, environment_in_container, environment_of
 from .core.expectations import Expectations, Misfit, Unfit, misfit
-from .core.launch import ENVIRONMENT_PATH, FILES_PATH, EnvironmentTool, Launch
+from .core.launch import ENVIRONMENT_PATH, FILES_PATH, HOME_PATH, EnvironmentTool, Launch
 from .core.outcome import AttemptView
 from .environment import LOOPBACK, free_port, shown_devices
 from .isolation.accounts import Isolating
@@ -115,16 +115,18 @@ class Launcher:
         is_traced: bool = False,
     ) -> Launch:
         """The launch as the keeper takes it: argv, whole environment, limits. `is_traced`: its note names its trace."""
-        devices = self._machine.devices
-        held = [devices[uuid] for uuid in command.expectations.device_uuids if uuid in devices]
+        devices, held = self._machine.devices, self.held(command)
         visibility, virtual_uuids = shown_devices(held)
         where = master or Master(LOOPBACK, free_port())
         files_folder = str(self._folder_of(command.key)) if command.has_files else ""
         environment = str(self._environment_of(command.key) or "") if command.environment else ""
         account, isolation = self._isolating.of(command.user, held, files_folder, environment)
-        if isolation is not None:
+        in_container = command.container is not None
+        if isolation is not None or in_container:
             files_folder = FILES_PATH if files_folder else ""
             environment = ENVIRONMENT_PATH if environment else ""
+        if in_container:
+            account = Account(name=account.name, home=HOME_PATH)
         place = RankPlace(
             job_id=command.key.job,
             attempt=command.key.attempt,
@@ -150,7 +152,7 @@ class Launcher:
             process=replace(
                 command.process,
                 cwd=posixpath.join(files_folder, command.process.cwd) if files_folder else command.process.cwd,
-                env=environment_of(command.process.env, account, place),
+                env=(environment_in_container if in_container else environment_of)(command.process.env, account, place),
                 isolation=isolation,
                 group=self._limiting.of(command.cpus, command.memory_bytes),
             ),
@@ -160,6 +162,11 @@ class Launcher:
             + noted_origin(command.origin)
             + (noted(traceparent) if is_traced else ""),
         )
+
+    def held(self, command: LaunchAttempt) -> list[Device]:
+        """The devices that it holds."""
+        devices = self._machine.devices
+        return [devices[uuid] for uuid in command.expectations.device_uuids if uuid in devices]
 
     def rehearsed(self, command: LaunchAttempt) -> Launch:
         """The launch of a rank whose gang has not begun, to be checked: where its master listens is not known yet.

@@ -29,7 +29,7 @@ from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.launch import EnvironmentTool, InputFile, InputFolder, JobEnvironment, Process
+from .core.launch import ContainerAsked, EnvironmentTool, InputFile, InputFolder, JobEnvironment, Mount, Process
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 from .core.typed import COLUMNS, ROWS
 from .origins import origin_of
@@ -322,6 +322,18 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
         environment=_environment(launch.environment) if launch.HasField("environment") else None,
+        container=_container(launch) if launch.HasField("container") else None,
+    )
+
+
+def _container(launch: node_agent_pb2.Launch) -> ContainerAsked:
+    asked = launch.container
+    return ContainerAsked(
+        image=asked.image,
+        mounts=tuple(
+            Mount(source=each.source, target=each.target, is_read_only=each.is_read_only) for each in asked.mounts
+        ),
+        credentials=launch.image_credentials,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpufleet.v1 import node_agent_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.jobs.variables import IMAGE_CREDENTIALS
 from gpufleet.telemetry.logs import fields
 from gpufleet.telemetry.spans import Telemetry
 
@@ -245,6 +246,7 @@ class Links:
 
     def _complete(self, launch: LaunchAttempt, told: node_agent_pb2.Launch) -> None:
         told.env.update(self._environment(launch))
+        told.image_credentials = told.env.pop(IMAGE_CREDENTIALS, "")
         told.origin = self._origin(launch)
         with self._telemetry.span("launch", parent=launch.spec.trace_context, node=launch.node) as span:
             told.trace_context = span.traceparent

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.jobs.variables import IMAGE_CREDENTIALS
 
 from .key_files import KEY_BYTES, read_key, read_or_make_key
 from .state.access import Secret
@@ -74,12 +75,15 @@ class SecretBox:
         return value.decode()
 
     def environment(self, launch: LaunchAttempt, stored: Mapping[SecretKey, Secret]) -> dict[str, str]:
-        """The variables of a launch that hold secrets of its job's owner, with their values as they are now.
+        """The variables of a launch that hold secrets of its job's owner, with their values as they are now; that of
+        its image by the name IMAGE_CREDENTIALS.
 
         Errors: SECRET_NOT_FOUND for one that is gone, SECRETS_UNAVAILABLE.
         """
         found: dict[str, str] = {}
-        for variable, name in launch.spec.secrets:
+        container = launch.spec.container
+        of_image = ((IMAGE_CREDENTIALS, container.image_secret),) if container and container.image_secret else ()
+        for variable, name in (*launch.spec.secrets, *of_image):
             secret = stored.get((launch.user, name))
             if secret is None:
                 raise GpufleetError(Reason.SECRET_NOT_FOUND, f"{launch.user} has no secret {name!r} any more")

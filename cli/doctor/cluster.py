@@ -229,6 +229,39 @@ def judge_nodes(nodes: Sequence[node_pb2.Node], server_version: str, now: dateti
     for node in nodes:
         yield judge_node(node, server_version, now)
     yield from judge_accounts(nodes)
+    yield from judge_containers(nodes)
+
+
+def judge_containers(nodes: Sequence[node_pb2.Node]) -> Iterator[Finding]:
+    """Which nodes run jobs in containers, a line for all that do alike; none where no node has an engine."""
+    alike: dict[tuple[str, str, str, str], list[str]] = {}
+    for node in nodes:
+        each = node.info.containers
+        lacks_gpus = bool(each.engine) and not each.gpus_by and has_real_gpu(node)
+        alike.setdefault((each.engine, each.problem, each.fix, "no" if lacks_gpus else each.gpus_by), []).append(
+            node.name
+        )
+    if not any(engine for engine, _, _, _ in alike):
+        return
+    for (engine, problem, fix, gpus_by), names in alike.items():
+        shown = ", ".join(names[:NODES_SHOWN]) + (
+            f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else ""
+        )
+        if engine and gpus_by == "no":
+            yield warning("containers", f"on {shown}: {engine}, which gives them no GPUs", TOOLKIT)
+        elif engine and problem:
+            yield warning("containers", f"on {shown}: {engine} is away: {problem}", fix)
+        elif engine:
+            yield ok("containers", f"on {shown}: {engine}")
+        else:
+            why = problem or "its agent knows nothing of them"
+            yield ok("containers", f"not on {shown}: {why}{f'. {fix}' if fix else ''}")
+
+
+TOOLKIT = (
+    "Install the NVIDIA container toolkit there, then: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, and "
+    "restart the agent"
+)
 
 
 def judge_accounts(nodes: Sequence[node_pb2.Node]) -> Iterator[Finding]:

@@ -104,6 +104,12 @@ def _runs_as(node: node_pb2.Node) -> str:
             return "agent (all users)"
 
 
+def _containers(node: node_pb2.Node) -> str:
+    """`podman 4.3.1`, with its way to GPUs where it has one."""
+    told = node.info.containers
+    return f"{told.engine}, GPUs by {told.gpus_by}" if told.engine and told.gpus_by else told.engine or "-"
+
+
 def _fact_columns(now: datetime) -> list[Column[node_pb2.Node]]:
     return [
         Column("NODE", lambda node: node.name),
@@ -114,6 +120,7 @@ def _fact_columns(now: datetime) -> list[Column[node_pb2.Node]]:
         Column("HEARD", lambda node: _heard(node, now), is_right=True),
         Column("AGENT", lambda node: node.info.agent_version),
         Column("JOBS RUN AS", _runs_as),
+        Column("CONTAINERS", _containers),
         Column("DRIVER", lambda node: node.info.driver_version or "-"),
         Column("LABELS", lambda node: words.labels(node.info.labels) or "-"),
         Column("PLATFORM", lambda node: node.info.platform, least=12),

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT, one_of, some_of
+from gpufleet.config.kinds import (
+    ADDRESSES,
+    BOOLEAN,
+    DURATION,
+    INTEGER,
+    LABELS,
+    PATH,
+    SIZE,
+    TEXT,
+    TEXTS,
+    one_of,
+    some_of,
+)
 from gpufleet.config.settings import data_folder, section, setting
 from gpufleet.config.shared_settings import LogSettings, event_loop
 from gpufleet.net.addresses import Address
@@ -135,6 +147,23 @@ class SetupSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSettings:
+    """Jobs in containers: see docs/containers.md."""
+
+    engine: str = setting(
+        AUTO,
+        "The engine: unix://PATH of its socket, none, or auto: DOCKER_HOST, Docker's own, or Podman's.",
+        TEXT,
+    )
+    mounts: tuple[str, ...] = setting(
+        (),
+        'What --mount may show of this machine, and all below it: ["/data:ro", "/scratch"]; :ro is to be read alone.',
+        TEXTS,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
     """How the node's devices are watched."""
 
@@ -234,11 +263,19 @@ class AgentSettings:
     setup: SetupSettings = section(SetupSettings, "Python environments of jobs; see docs/environments.md.")
     sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
     notify: NotifySettings = section(NotifySettings, "Whom the node tells of its jobs.")
+    containers: ContainerSettings = section(ContainerSettings, "Jobs in containers; see docs/containers.md.")
     isolation: IsolationSettings = section(IsolationSettings, "Whose processes jobs are; see docs/isolation.md.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""
         if self.insecure and self.ca_file is not None:
             yield "insecure", "an authority for TLS is set too, in ca_file; choose one"
+        engine = self.containers.engine
+        if engine not in (AUTO, "none") and not engine.startswith("unix:///"):
+            yield "containers.engine", f"{engine[:80]!r} is not auto, none or unix:///PATH"
+        for text in self.containers.mounts:
+            path = Path(text.removesuffix(":ro"))
+            if not path.is_absolute() or ".." in path.parts or ":" in str(path) or path == Path("/"):
+                yield "containers.mounts", f'{text[:200]!r} is not an absolute path such as "/data" or "/data:ro"'
         if self.files.shared_root is not None and self.files.shared_root.absolute() == Path("/"):
             yield "files.shared_root", "that is all of the machine; name a folder that people mount, too"

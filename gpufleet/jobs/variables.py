@@ -9,5 +9,7 @@ CA_FILE_VARIABLE = "GPUFLEET_CA_FILE"
 CLIENT_CERT_FILE_VARIABLE = "GPUFLEET_CLIENT_CERT_FILE"
 """The certificate that jobs of a node call a scheduler with which asks for one, where the agent has one for them."""
 INSECURE_VARIABLE = "GPUFLEET_INSECURE"
+IMAGE_CREDENTIALS = "GPUFLEET_IMAGE_CREDENTIALS"
+"""Not a variable of any job: what the secret of its image is called on its way into a launch."""
 OF_SUBMIT = ("GPUFLEET_JOB_NAME", "GPUFLEET_USER", "GPUFLEET_NODELIST", "GPUFLEET_NODE", "GPUFLEET_SUBMIT_CWD")
 """What the scheduler says of the job and its placement."""

@@ -16,7 +16,7 @@ from .adoption import Verdict
 from .attempt import Limits
 from .expectations import Expectations
 from .fence import CommandRefusal, refusal_of_command
-from .launch import InputFile, InputFolder, JobEnvironment, Process, Refusal, RefusalReason
+from .launch import ContainerAsked, InputFile, InputFolder, JobEnvironment, Process, Refusal, RefusalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class LaunchAttempt:
     working directory. `results` of it are brought to the scheduler when it has ended. What `secret_variables` hold is
     for the process alone. `origin` is the scheduler's word about the attempt, kept with it. It begins in
     its `environment`, which is made of its files.
+    With a `container` it runs in one, and `cwd` is a path in that.
     """
 
     key: RankKey
@@ -51,11 +52,17 @@ class LaunchAttempt:
     secret_variables: frozenset[str] = frozenset()
     origin: str = ""
     environment: JobEnvironment | None = None
+    container: ContainerAsked | None = None
 
     @property
     def has_files(self) -> bool:
         """Whether it has a folder of files: something is fetched before it starts, or brought back behind its end."""
         return bool(self.files or self.results) or self.folder is not None
+
+    @property
+    def is_prepared_for(self) -> bool:
+        """Whether something takes its time before it starts: files that are fetched, an image that is pulled."""
+        return self.has_files or self.container is not None
 
     def within(self, limits: Limits) -> LaunchAttempt:
         """The same command with other limits of its process."""

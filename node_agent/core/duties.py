@@ -101,7 +101,7 @@ class Duties:
             return tuple(_carried_out(order))
         waiting.append(order)
         under_way = self._under_way[key][1]
-        is_fetching = isinstance(under_way, CheckNode) and under_way.command.has_files
+        is_fetching = isinstance(under_way, CheckNode) and under_way.command.is_prepared_for
         return (GiveUpFiles(key),) if is_fetching and _ends(order) else ()
 
     def checked(self, key: RankKey, found: Misfit | Objection | None, port: int = 0) -> tuple[Action, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where commands are looked up when the submitter sent no PATH."""
@@ -103,6 +103,13 @@ def activated(variables: Mapping[str, str], folder: str, *, is_conda: bool) -> d
         "PATH": f"{folder}/bin:{variables.get('PATH', PATH_DEFAULT)}",
         "CONDA_PREFIX" if is_conda else "VIRTUAL_ENV": folder,
     }
+
+
+def environment_in_container(submitted: Mapping[str, str], account: Account, place: RankPlace) -> dict[str, str]:
+    """The same of a rank in a container, whose image says where its programs are, and whose engine gives it devices."""
+    wanted = {name: value for name, value in submitted.items() if name not in _NOT_TAKEN}
+    usual = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "PYTHONUNBUFFERED": "1"}
+    return {**usual, **wanted, **_fixed(replace(place, visibility={}))}
 
 
 def _defaults(account: Account) -> dict[str, str]:

@@ -33,6 +33,13 @@ class RefusalReason(StrEnum):
     ACCOUNT_UNUSABLE = "ACCOUNT_UNUSABLE"
     NODE_OF_ANOTHER = "NODE_OF_ANOTHER"
     ISOLATION_FAILED = "ISOLATION_FAILED"
+    NO_ENGINE = "NO_ENGINE"
+    IMAGE_NOT_FOUND = "IMAGE_NOT_FOUND"
+    IMAGE_PULL_FAILED = "IMAGE_PULL_FAILED"
+    IMAGE_NEEDS_DRIVER = "IMAGE_NEEDS_DRIVER"
+    MOUNT_REFUSED = "MOUNT_REFUSED"
+    NO_GPU_CONTAINERS = "NO_GPU_CONTAINERS"
+    CONTAINER_FAILED = "CONTAINER_FAILED"
     CLAIMED_ELSEWHERE = "CLAIMED_ELSEWHERE"
     TOO_MANY_ATTEMPTS = "TOO_MANY_ATTEMPTS"
     SPOOL_UNAVAILABLE = "SPOOL_UNAVAILABLE"
@@ -65,6 +72,13 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.ACCOUNT_UNUSABLE,
         RefusalReason.NODE_OF_ANOTHER,
         RefusalReason.ISOLATION_FAILED,
+        RefusalReason.NO_ENGINE,
+        RefusalReason.IMAGE_NOT_FOUND,
+        RefusalReason.IMAGE_PULL_FAILED,
+        RefusalReason.IMAGE_NEEDS_DRIVER,
+        RefusalReason.MOUNT_REFUSED,
+        RefusalReason.NO_GPU_CONTAINERS,
+        RefusalReason.CONTAINER_FAILED,
         RefusalReason.CLAIMED_ELSEWHERE,
         RefusalReason.TOO_MANY_ATTEMPTS,
         RefusalReason.SPOOL_UNAVAILABLE,
@@ -189,6 +203,40 @@ class ControlGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder or file of the node that a container shows at another path."""
+
+    source: str
+    target: str
+    is_read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAsked:
+    """The container that a rank is to run in. `credentials` are for its registry alone, empty for none."""
+
+    image: str
+    mounts: tuple[Mount, ...] = ()
+    credentials: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container that was made for an attempt, whose process only runs it: it ends with that.
+
+    `engine` is the path of its engine's socket, `state` that of the file where the process writes down how it stands.
+    `has_init`: its first process is an init, and its command the child of that. `memory_bytes` is its limit, 0 for
+    none.
+    """
+
+    engine: str
+    id: str
+    state: str
+    has_init: bool = True
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A command and how it runs.
 
@@ -210,6 +258,8 @@ class Process:
     """None: it runs as the keeper does, and sees what that sees."""
     group: ControlGroup | None = None
     """None: nothing bounds it."""
+    container: Container | None = None
+    """The one that it runs; None: it is the job's process itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

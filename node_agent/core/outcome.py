@@ -31,10 +31,13 @@ class Offsets:
 
 
 class LaunchFailure(StrEnum):
-    """Why a launched command never ran; shells report these as exit codes 127 and 126."""
+    """Why a launched command never ran; shells report these as exit codes 127 and 126, and engines as 125."""
 
     COMMAND_NOT_FOUND = "COMMAND_NOT_FOUND"
     NOT_EXECUTABLE = "NOT_EXECUTABLE"
+    CONTAINER_FAILED = "CONTAINER_FAILED"
+    NO_GPU_CONTAINERS = "NO_GPU_CONTAINERS"
+    IMAGE_NEEDS_DRIVER = "IMAGE_NEEDS_DRIVER"
 
 
 class LossReason(StrEnum):

@@ -19,6 +19,7 @@ from ..core.adoption import RecordFate, fate_of_record, is_blameless, loss_of
 from ..core.outcome import AttemptEnd, AttemptView, Offsets
 from ..spool.layout import ends_on_disk
 from . import records
+from .containers.ending import end as end_container
 from .linux import boot_id
 from .processes import ProcessStat, all_processes, environment_of, holds_pipe, look_at
 from .records import Record
@@ -89,7 +90,9 @@ def _settle_all(
         )
         for record in orphans
     }
-    _end_processes([r for r in orphans if fates[r.key] is RecordFate.KILL], groups, timeout_s)
+    victims = [record for record in orphans if fates[record.key] is RecordFate.KILL]
+    _end_processes(victims, groups, timeout_s)
+    _end_containers(victims, timeout_s)
     for record in orphans:
         shutil.rmtree(state.space(record.key), ignore_errors=True)
     lost = Counter(record.keeper_id for record in orphans if fates[record.key] is RecordFate.KILL)
@@ -127,6 +130,14 @@ def _end_processes(victims: list[Record], groups: tuple[str, ...], timeout_s: fl
         _kill_and_wait(found, min(KILL_ROUND_S, max(0.0, deadline - time.monotonic())))
         if time.monotonic() >= deadline and (left := _processes_of(victims, groups)):
             raise StillAlive([process.pid for process in left])
+
+
+def _end_containers(victims: list[Record], timeout_s: float) -> None:
+    """End what runners of dead keepers ran; those, and their supervisors, may have been killed before they could."""
+    deadline = time.monotonic() + timeout_s
+    for record in victims:
+        if record.container is not None and not end_container(record.container, max(1.0, deadline - time.monotonic())):
+            raise StillAlive([record.pid or 0])
 
 
 def _processes_of(victims: list[Record], groups: tuple[str, ...]) -> list[ProcessStat]:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..control_groups.group import Group
-from ..core.launch import SPACE_PATH, NotRun, Process, Refusal, RefusalReason
+from ..core.launch import SPACE_PATH, Container, NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import Stream
+from .containers.ending import end as end_container
 from .descriptors import Ends, open_ends
 from .isolated import IsolatedSupervisor
 from .jail import remove_space
@@ -65,6 +66,8 @@ class Watch:
         self.exit: LeaderExit | None = None
         self.is_done = True
         self.is_dead = False
+        self.container: Container | None = None
+        self.ender = 0
         self.changed: Callable[[], None] = _nobody
         self._channel = channel
         self._received = Received(channel)
@@ -99,6 +102,7 @@ class Watch:
         if "refused" in answer:
             return refusal_from(answer["refused"])
         self.exit, self.is_done = None, False
+        self.container, self.ender = process.container, 0
         self._leader, self._start_ticks = answer["pid"], answer["start_ticks"]
         for fd in self._received.take_descriptors():
             self._leader = pid_behind(fd)  # of another namespace, where it has another number
@@ -304,9 +308,28 @@ class Crew:
                 os.kill(pid, signal.SIGKILL)
         if not orphans:
             for watch in dead:
+                if self._still_ends(watch):
+                    continue
                 del self._all[watch.pid]
                 watch.left_alone(self._orphaned.get(watch.leader))
                 watch.let_go()
+
+    def _still_ends(self, watch: "Watch") -> bool:
+        """Have the container ended that a dead supervisor's command ran, in a process: an engine takes its time."""
+        if watch.container is not None:
+            container, watch.container = watch.container, None
+            try:
+                pid = os.fork()
+            except OSError:
+                return False  # its agent sweeps it
+            if pid == 0:
+                try:
+                    end_container(container)
+                finally:
+                    os._exit(0)
+            self._removing.add(pid)
+            watch.ender = pid
+        return watch.ender in self._removing
 
     def _taken(self) -> Watch:
         """Answer one that waits, or a new one."""

@@ -99,7 +99,7 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
         places[HOME_PATH] = source(f"{space}/{HOME}")
         Path(HOME_PATH).mkdir()
         if isolation.files:
-            _give_all(isolation.files, isolation)
+            give_all(isolation.files, isolation)
             places[FILES_PATH] = source(isolation.files)
             Path(FILES_PATH).mkdir()
         if isolation.environment:
@@ -149,7 +149,7 @@ def _give_node(devices_fd: int, path: str, isolation: Isolation) -> None:
         _show_node(f"/proc/self/fd/{devices_fd}/{name}", f"/dev/{name}")
 
 
-def _give_all(folder: str, isolation: Isolation) -> None:
+def give_all(folder: str, isolation: Isolation) -> None:
     """Give an account a folder with all in it, which was just made: nothing of the account's has been in it."""
     os.chown(folder, isolation.uid, isolation.gid)
     for path, folders, files in os.walk(folder):

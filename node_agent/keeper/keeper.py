@@ -93,6 +93,7 @@ class Keeper:
             boot_id=self.boot_id,
             note=launch.note,
             is_isolated=launch.process.isolation is not None,
+            container=launch.process.container,
         )
         try:
             directory = records.claim(self._state, self._spares, record)

@@ -21,11 +21,12 @@ from pathlib import Path
 
 from gpufleet.jobs.runs import RankKey
 
+from ..core.launch import Container
 from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView
 from ..spool.layout import ends_on_disk, starts_on_disk
 from .frames import to_text
 from .state_dir import StateDir
-from .values import Json, end_from, to_json
+from .values import Json, container_from, end_from, to_json
 
 FILE = "record"
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
@@ -40,6 +41,7 @@ class Record:
     boot_id: str
     note: str
     is_isolated: bool = False
+    container: Container | None = None
     pid: int | None = None
     start_ticks: int | None = None
     started_us: int | None = None
@@ -87,6 +89,8 @@ def claim(state: StateDir, spares: Spares, record: Record) -> Path | None:
     """Make the attempt's directory with line 1 in it; None when there is one. OSError when it cannot be."""
     first: Json = {"key": record.key.name, "keeper_id": record.keeper_id, "boot_id": record.boot_id}
     first |= {"note": record.note, "is_isolated": record.is_isolated}
+    if record.container is not None:
+        first["container"] = to_json(record.container)
     staging = spares.take()
     directory = state.attempt(record.key)
     try:
@@ -241,6 +245,7 @@ def _first(line: Json) -> Record:
         boot_id=line["boot_id"],
         note=line["note"],
         is_isolated=bool(line.get("is_isolated")),
+        container=container_from(line.get("container")),
     )
 
 

@@ -37,6 +37,8 @@ from ..core.launch import Launch, NotRun, Refusal, RefusalReason
 from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records
+from .containers.ending import end_in_container, send_signal
+from .containers.ending import kill as kill_container
 from .crew import LeaderExit, Spawned, Watch
 from .input import Input
 from .linux import boottime_us
@@ -46,6 +48,10 @@ from .values import Json
 
 RETRY_US = 1_000_000
 """How often a record that the disk had no room for is tried again."""
+
+
+RUNNER_US = 5_000_000
+"""How long a runner may take, once its container was killed, to carry its last output and to have it removed."""
 
 
 class Household(Protocol):
@@ -79,6 +85,7 @@ class Supervised:
         self.pid = 0
         self.has_space = launch.process.isolation is not None
         self.group: Group | None = None
+        self.container = launch.process.container
         self.end: AttemptEnd | None = None
         self.output = Output(house.reactor, writer, self._output_changed)
         self.input: Input | None = None
@@ -189,6 +196,10 @@ class Supervised:
         """Let another command into its world, which is told and ended by this channel from now on."""
         if self._watch is None or not self.is_leader_alive:
             return Refusal(RefusalReason.NOT_RUNNING, f"{self.key} does not run any more")
+        if self.container is not None:
+            # Beside its own process, which only runs the container, a command would be the agent's on the node.
+            said = "the job runs in a container, and no command can be run in one yet: gpuctl attach, or gpuctl logs"
+            return Refusal(RefusalReason.BAD_REQUEST, said)
         entrances: list[int] = []
         try:
             entrances = [] if self.group is None else self.group.entrances()
@@ -204,10 +215,34 @@ class Supervised:
         )
 
     def _signal_group(self, number: int) -> None:
+        if self.container is not None and self._signal_container(number):
+            return
         foreground = self.input.foreground_group(self.pid) if self.input is not None else None
         for group in {self.pid, foreground or self.pid}:
             with contextlib.suppress(PermissionError, ProcessLookupError):  # a setuid program; one that just ended
                 os.killpg(group, number)
+
+    def _signal_container(self, number: int, *, is_for_leader: bool = False) -> bool:
+        """Signal what it runs in its place, which is no process below it; False where that is not seen here.
+
+        Its runner, which is its own process, then passes the signal on. One that is killed has no time to carry what
+        the container wrote last: so the container is, and the runner a while later, if it is still there.
+        """
+        assert self.container is not None, "only what has one is asked"
+        if number != signal.SIGKILL:
+            return send_signal(self.container, number, is_for_leader=is_for_leader)
+        if not kill_container(self.container):
+            return False
+        self._house.reactor.call_at(self._kill_runner, boottime_us() + RUNNER_US)
+        return True
+
+    def _kill_runner(self) -> None:
+        """End its own process: the container that it ran was killed."""
+        if self.is_leader_alive:
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            if self._watch is not None:
+                self._watch.kill_all()
 
     def heartbeat_acknowledged(self, sent_us: int) -> None:
         """Move its fence. The timer is left as it is: when it fires, it finds that there is more time."""
@@ -281,13 +316,14 @@ class Supervised:
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, SendSignal) and action.is_for_leader:
-            os.kill(self.pid, action.signal)
+            if self.container is None or not self._signal_container(action.signal, is_for_leader=True):
+                os.kill(self.pid, action.signal)
         elif isinstance(action, SendSignal):
             self._signal_group(action.signal)
         elif isinstance(action, SendTerm):
             self._signal_group(signal.SIGTERM)
             self._signal_group(signal.SIGCONT)
-        elif isinstance(action, SendKill):
+        elif isinstance(action, SendKill) and (self.container is None or not self._signal_container(signal.SIGKILL)):
             self._signal_group(signal.SIGKILL)
             if self.group is not None:
                 self.group.end()
@@ -307,7 +343,7 @@ class Supervised:
 
     def _end_of(self, leader: _LeaderExit, processes_left: int) -> AttemptEnd:
         cut = self.output.end()
-        return AttemptEnd(
+        end = AttemptEnd(
             status=leader.status,
             output_ends=self.output.ends,
             started_us=self._started_us,
@@ -319,9 +355,12 @@ class Supervised:
             processes_left=processes_left,
             shortage=None if self.group is None else self.group.shortage(),
         )
+        return end if self.container is None else end_in_container(end, self.container)
 
     def _finish(self, end: AttemptEnd) -> None:
         self._house.reactor.call_at(self._act, None)
+        if self.container is not None:
+            self._house.reactor.call_at(self._kill_runner, None)
         if self.input is not None:
             self.input.close()
         self.end = end

@@ -21,8 +21,9 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from ..core.launch import NotRun, Process
+from ..core.launch import Container, NotRun, Process
 from .becoming import Becoming
+from .containers.ending import end as end_container
 from .entering.commands import EnteredCommands
 from .linux import (
     CLONE_NEWPID,
@@ -142,6 +143,7 @@ class Supervisor:
         self._is_busy = False
         self._poll = select.poll()
         self._entered = EnteredCommands(self._becoming, self._poll)
+        self._container: Container | None = None
 
     def run(self) -> None:
         """Serve until the keeper has gone."""
@@ -168,7 +170,8 @@ class Supervisor:
             self.spawn(message["spawn"])
         elif "enter" in message:
             channel_fd, *entrances = self._received.take_descriptors(message["enter"])
-            process = self._process if self._leader is not None else None
+            is_let_in = self._leader is not None and self._container is None
+            process = self._process if is_let_in else None
             self._entered.let_in(process, channel_fd, entrances)
         else:
             _kill_all()
@@ -187,6 +190,7 @@ class Supervisor:
                 os.close(fd)
         if isinstance(answer, int):
             self._leader, self._process, self._is_busy = answer, process, True
+            self._container = process.container
             stat = look_at(answer)
             assert stat is not None, "a child stays visible until it is reaped"
             send(self._channel, {"pid": answer, "start_ticks": stat.start_ticks})
@@ -225,6 +229,9 @@ class Supervisor:
 
     def leader_is_gone(self, said: Json, *, has_left: bool) -> None:
         """Kill what it has left; called whenever some of that has ended. `said` is its exit, where that is news."""
+        if self._container is not None:
+            container, self._container = self._container, None
+            end_container(container)
         if not has_left or not _kill_all():
             self._is_busy = False
             self._entered.leave()
@@ -239,12 +246,15 @@ class Supervisor:
 
     def _end_all(self) -> None:
         """Nobody hears any more: end all that there is."""
+        container, self._container = self._container, None
         deadline = time.monotonic() + ORPHANED_S_MAX
         while _kill_all() and time.monotonic() < deadline:
             time.sleep(ORPHANED_PAUSE_S)
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG) != (0, 0):
                     pass
+        if container is not None:
+            end_container(container)
 
 
 def _kill_all() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, InputMode, RankKey, cause_of
 
 from ..core.attempt import Limits
-from ..core.launch import ControlGroup, Isolation, Launch, NotRun, Process, Refusal, RefusalReason
+from ..core.launch import Container, ControlGroup, Isolation, Launch, NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import (
     AttemptEnd,
     AttemptPhase,
@@ -68,7 +68,13 @@ def process_from(data: Json) -> Process:
     known["isolation"] = isolation_from(data.get("isolation"))
     group = data.get("group")
     known["group"] = None if group is None else ControlGroup(**_known(ControlGroup, group))
+    known["container"] = container_from(data.get("container"))
     return Process(**known)
+
+
+def container_from(data: Json | None) -> Container | None:
+    """Read which container a process runs; None for none."""
+    return None if data is None else Container(**_known(Container, data))
 
 
 def isolation_from(data: Json | None) -> Isolation | None:

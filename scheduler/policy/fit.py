@@ -12,7 +12,7 @@ from ..state.attempts import Placement
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.limits import Limits, ScoreWeights
 from ..state.live import NodeLive, silent_from
-from ..state.nodes import Device, DeviceSample, JobAccounts, Node
+from ..state.nodes import Device, DeviceSample, JobAccounts, Node, NodeContainers
 from ..state.shares import DeviceShare, share_text
 from ..state.specs import Resources
 from ..state.state import State
@@ -321,6 +321,16 @@ def _whose(accounts: JobAccounts) -> str:
     return f"runs jobs of {accounts.owner} alone: they are processes of one account, its agent's"
 
 
+def _lacks_containers(containers: NodeContainers | None, resources: Resources) -> Miss | None:
+    """Whether the node can run no containers, or none with GPUs where such are asked for."""
+    if containers is None or not containers.engine:
+        why = "its agent knows nothing of them" if containers is None else containers.problem or "it has no engine"
+        return Miss(reason="NO_ENGINE", clause=f"runs no containers: {why}")
+    if resources.gpus and not containers.gpus_by:
+        return Miss(reason="NO_GPU_CONTAINERS", clause=f"gives containers no GPUs: {containers.engine} lacks the way")
+    return None
+
+
 def could_ever_hold(node: Node, resources: Resources, min_memory_bytes: int) -> Miss | None:
     """Whether the node could hold the request if it were empty and everything on it were well."""
     miss = _lasting_miss(node, resources, min_memory_bytes)
@@ -333,6 +343,9 @@ def _lasting_miss(node: Node, resources: Resources, min_memory_bytes: int) -> Mi
         return asked
     if not takes_jobs_of(node.info, resources):
         return Miss(reason=NODE_OF_ANOTHER, clause=_whose(node.info.job_accounts))
+    lacks_containers = _lacks_containers(node.info.containers, resources) if resources.in_container else None
+    if lacks_containers is not None:
+        return lacks_containers
     cpus, memory_bytes = node.info.cpus, node.info.memory_bytes
     if resources.cpus > cpus:
         return Miss(reason="TOO_FEW_CPUS", clause=f"has {_count(cpus, 'CPU')} in all", nearness=cpus)

@@ -59,6 +59,20 @@ class JobAccounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContainers:
+    """Whether jobs can run in containers on a node: by which `engine`, empty where they cannot, and then what the
+    `problem` is and its `fix`. `gpus_by`: how containers get GPUs, empty where they get none. `mounts`: what the site
+    lets them show of the node.
+    """
+
+    engine: str = ""
+    problem: str = ""
+    fix: str = ""
+    gpus_by: str = ""
+    mounts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
     """What an agent says of its machine when it registers."""
 
@@ -83,6 +97,7 @@ class NodeInfo:
     shared_root: str = ""
     shared_root_problem: str = ""
     job_accounts: JobAccounts = JobAccounts()
+    containers: NodeContainers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,24 @@ class JobEnvironment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerMount:
+    """A folder or file of a node that a container shows at another path."""
+
+    source: str
+    target: str
+    is_read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSettings:
+    """The container that a job runs in. `image_secret` names the secret that its registry takes; empty for none."""
+
+    image: str
+    mounts: tuple[ContainerMount, ...] = ()
+    image_secret: SecretName = SecretName("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a job needs; equal resources are one class of request.
 
@@ -146,7 +164,7 @@ class Resources:
     the default of the placement rules: 8,000 MB unless set otherwise, or 90 % of the largest device, whichever is less.
     With `share_milli` it is a share of each of the `gpus` devices, not whole ones; then `min_memory_bytes` is the
     memory of each share, None: as much of the device's as the share is of it. `shared_root` is the shared folder that
-    each node must see, empty for none.
+    each node must see, empty for none. With `in_container` each node must have an engine for containers.
     """
 
     gpus: int = 0
@@ -164,6 +182,7 @@ class Resources:
     node_count: int = 0
     no_span: bool = False
     shared_root: str = ""
+    in_container: bool = False
 
     @property
     def gpu_milli(self) -> int:
@@ -236,7 +255,8 @@ class JobSpec(_ClassCache):
     `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
     for none. With `is_requeued_on_timeout` it waits again where its time limit would end it. An empty `cwd` is the
     folder of its `files`, in which the contents of `folder` lie, too. `secrets` are names of its owner's secrets by the
-    variables that are given them. `results` say what of that folder is stored when an attempt has ended.
+    variables that are given them. `results` say what of that folder is stored when an attempt has ended. Without a
+    `container` it runs on its nodes as they are.
     """
 
     argv: tuple[str, ...]
@@ -272,6 +292,7 @@ class JobSpec(_ClassCache):
     folder: InputFolder | None = None
     results: tuple[str, ...] = ()
     environment: JobEnvironment | None = None
+    container: ContainerSettings | None = None
 
     @property
     def resources_asked(self) -> Resources:

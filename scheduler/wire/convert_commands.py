@@ -9,6 +9,7 @@ from ..state import commands
 from ..state.attempts import Placement
 from ..state.shares import DeviceShare
 from ..state.warnings import JobWarning
+from .container import container_proto
 from .convert import duration
 from .convert_jobs import share_proto
 from .gpu_choice import VARIABLES, variables_of
@@ -89,6 +90,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         results=spec.results,
         environment=job_environment_proto(spec.environment),
         secret_variables=[variable for variable, _ in spec.secrets],
+        container=container_proto(spec.container),
     )
 
 

@@ -20,6 +20,7 @@ from ..state.shares import DeviceShare
 from ..state.specs import EndWanted, GpuMode, JobSpec, Outcome
 from ..state.units import MB
 from ..state.warnings import JobWarning
+from .container import container_proto
 from .convert import duration, numbers_of, timestamp
 from .gpu_choice import MODES, gpu_choice_proto
 from .input_files import input_files_proto
@@ -94,6 +95,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         results=spec.results or None,
         environment=job_environment_proto(spec.environment),
         secrets=secrets_proto(spec.secrets),
+        container=container_proto(spec.container),
         no_gpu_selection=resources.ignores_telemetry,
         node_count=resources.node_count,
         no_span=resources.no_span,

@@ -15,6 +15,7 @@ from ..state.nodes import (
     HostSample,
     JobAccounts,
     Node,
+    NodeContainers,
     NodeInfo,
     Reachability,
     RunsAs,
@@ -24,7 +25,9 @@ from ..state.units import Instant
 from .convert import duration, timestamp
 from .convert_jobs import share_proto
 
-PLAIN_FACTS = tuple(field.name for field in fields(NodeInfo) if field.name not in ("devices", "labels", "job_accounts"))
+PLAIN_FACTS = tuple(
+    field.name for field in fields(NodeInfo) if field.name not in ("devices", "labels", "job_accounts", "containers")
+)
 """What an agent says of its machine in numbers and texts, under the same names on the wire."""
 
 RUNS_AS: dict[RunsAs | None, node_pb2.RunsAs.ValueType] = {
@@ -64,6 +67,7 @@ def info_proto(info: NodeInfo) -> node_pb2.NodeInfo:
         devices=[device_proto(device) for device in info.devices],
         labels=dict(info.labels),
         job_accounts=_accounts_proto(info.job_accounts),
+        containers=None if info.containers is None else _containers_proto(info.containers),
         **plain,
     )
 
@@ -78,6 +82,16 @@ def _accounts_proto(accounts: JobAccounts) -> node_pb2.JobAccounts:
         ends_all_by=accounts.ends_all_by,
         limits=accounts.limits,
         limits_note=accounts.limits_note,
+    )
+
+
+def _containers_proto(containers: NodeContainers) -> node_pb2.NodeContainers:
+    return node_pb2.NodeContainers(
+        engine=containers.engine,
+        problem=containers.problem,
+        fix=containers.fix,
+        gpus_by=containers.gpus_by,
+        mounts=containers.mounts,
     )
 
 

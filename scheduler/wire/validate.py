@@ -20,6 +20,7 @@ from ..state.units import DAY, SECOND, Instant, Span
 from .alike_specs import CheckedSpec, Common, Key, KnownSpecs, key_of
 from .argv import ARGUMENT_BYTES_MAX, ARGV_BYTES_MAX, check_argv
 from .array_spec import items_of
+from .container import container_of
 from .convert_jobs import CONDITIONS
 from .gpu_choice import gpu_choice_of
 from .input_files import input_files_of
@@ -119,8 +120,8 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
     name = _checked_name(spec, path)
     files, folder = input_files_of(spec, path), input_folder_of(spec, path)
-    results = results_of(spec, path)
-    if spec.cwd or not (files or folder or results):
+    results, container = results_of(spec, path), container_of(spec, path)
+    if spec.cwd or not (files or folder or results or container):
         _check_cwd(spec, f"{path}.cwd")
     time_limit = optional_span(spec, "time_limit", path, least=1)
     grace = optional_span(spec, "grace", path)
@@ -184,6 +185,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             results=results,
             environment=job_environment_of(spec, path),
             secrets=secrets_of(spec, path),
+            container=container,
         ),
         band=band,
         is_held=spec.is_held,
@@ -336,6 +338,7 @@ def _resources(spec: job_pb2.JobSpec, path: str) -> Resources:
         share_milli=share_milli if gpus or pinned else 0,
         node_count=node_count,
         no_span=spec.no_span,
+        in_container=spec.HasField("container"),
     )
 
 

@@ -13,7 +13,7 @@ from ..series.recorder import DeviceReading
 from ..state.attempts import OutputEnd, OutputStream, RankExit
 from ..state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
 from ..state.ids import DeviceUuid, JobId, UserName
-from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, JobAccounts, NodeInfo, RunsAs
+from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, JobAccounts, NodeContainers, NodeInfo, RunsAs
 from ..state.units import MB, SECOND, Instant, Span
 from ..state.warnings import SLOWED_BY
 from .convert_nodes import PLAIN_FACTS, RUNS_AS
@@ -21,7 +21,7 @@ from .usages import rank_use
 from .validate import USER_NAME, labels_of, span_of
 
 RUNS_AS_OF = {number: runs_as for runs_as, number in RUNS_AS.items()} | {node_pb2.RUNS_AS_UNSPECIFIED: None}
-ACCOUNT_CHARS_MAX, WHY_CHARS_MAX, LIMITS_MAX = 64, 500, 8
+ACCOUNT_CHARS_MAX, WHY_CHARS_MAX, LIMITS_MAX, MOUNTS_TOLD_MAX = 64, 500, 8, 100
 """Of what an agent says of the accounts of jobs; the rest is cut."""
 
 READING_SECONDS_MAX = 3_600
@@ -76,6 +76,7 @@ def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
         devices=devices,
         labels=labels_of(info.labels, "info.labels"),
         job_accounts=_job_accounts(info.job_accounts),
+        containers=_containers(info.containers) if info.HasField("containers") else None,
         **plain,
     )
 
@@ -95,6 +96,16 @@ def _job_accounts(told: node_pb2.JobAccounts) -> JobAccounts:
         ends_all_by=told.ends_all_by[:ACCOUNT_CHARS_MAX],
         limits=tuple(each[:ACCOUNT_CHARS_MAX] for each in told.limits[:LIMITS_MAX]),
         limits_note=told.limits_note[:WHY_CHARS_MAX],
+    )
+
+
+def _containers(told: node_pb2.NodeContainers) -> NodeContainers:
+    return NodeContainers(
+        engine=told.engine[:ACCOUNT_CHARS_MAX],
+        problem=told.problem[:WHY_CHARS_MAX],
+        fix=told.fix[:WHY_CHARS_MAX],
+        gpus_by=told.gpus_by[:ACCOUNT_CHARS_MAX],
+        mounts=tuple(each[:WHY_CHARS_MAX] for each in told.mounts[:MOUNTS_TOLD_MAX]),
     )
 
 

@@ -38,7 +38,7 @@ from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
 from scheduler.state.jobs import Job, item_ended_together
 from scheduler.state.limits import Limits
-from scheduler.state.nodes import Device, DeviceSample, JobAccounts, NodeInfo, RunsAs
+from scheduler.state.nodes import Device, DeviceSample, JobAccounts, NodeContainers, NodeInfo, RunsAs
 from scheduler.state.records import Record
 from scheduler.state.replies import Reply
 from scheduler.state.sessions.commands import SessionCommand
@@ -229,6 +229,7 @@ class Fleet:
         labels: tuple[tuple[str, str], ...] = (),
         agent_id: str = "",
         shared_root: str = "",
+        engine: str = "",
         owner: str = "",
     ) -> FakeNode:
         """Describe a machine; nothing is said to the scheduler yet. With an owner it takes nobody else's jobs."""
@@ -251,6 +252,7 @@ class Fleet:
             devices=devices,
             labels=labels,
             shared_root=shared_root,
+            containers=NodeContainers(engine=engine, gpus_by="nvidia") if engine else None,
             job_accounts=accounts,
         )
         node = FakeNode(name=node_name, agent_id=agent_id or f"agent-{name}", info=info)

@@ -74,6 +74,10 @@ VALUES: Values = {
     "environment.conda": "environment.yml",
     "files.shared_root": ROOT,
     "files.shared_path": "team/train.csv",
+    "container.image": "ubuntu:24.04",
+    "container.mounts.source": "/data",
+    "container.mounts.target": "/mnt",
+    "container.image_secret": "hub",
     "process.rlimits.name": "CORE",
     "process.rlimits.soft": 150,
     "process.rlimits.hard": 300,
@@ -91,6 +95,8 @@ UPLOADED: Values = {
     "folder.entry_count": 2,
     "folder.content_bytes": 60,
 }
+CONTAINER: Values = {"container.image": "busybox"}
+MOUNT: Values = {**CONTAINER, "container.mounts.source": "/a", "container.mounts.target": "/b"}
 SHARED: Values = {**FILE, "files.shared_root": "cd" * 16, "files.shared_path": "a.csv"}
 SIGNAL: Values = {"limit_signal.signal": 10, "time_limit": timedelta(minutes=10)}
 NEEDS: Needs = {
@@ -126,6 +132,10 @@ NEEDS: Needs = {
     "folder.entry_count": UPLOADED,
     "folder.content_bytes": UPLOADED,
     **{f"environment.{tool}": UPLOADED for tool in ("setup", "requirements", "uv", "conda")},
+    "container.mounts.source": MOUNT,
+    "container.mounts.target": MOUNT,
+    "container.mounts.is_read_only": MOUNT,
+    "container.image_secret": CONTAINER,
     "process.rlimits.name": RLIMIT,
     "process.rlimits.soft": RLIMIT,
     "process.rlimits.hard": RLIMIT,
@@ -169,6 +179,9 @@ TYPED: dict[str, Any] = {
     "secret": ["hf=TOKEN"],
     "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv//{ROOT}/team/train.csv"],
     "download": ["out/**"],
+    "image": "ubuntu:24.04",
+    "mount": ["/data:/mnt:ro"],
+    "image_secret": "hub",
     "upload": f"sha256:{'ef' * 32}:90:3:70",
     "setup": "uv sync",
     "requirements": "requirements.txt",
@@ -185,6 +198,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "cpu_command": {"gpus": 2, "gpu_mode": "preferred"},
     "max_fails": {"array": "1-9"},
     **{tool: {"upload": f"sha256:{'12' * 32}:80:2:60"} for tool in ("setup", "requirements", "uv", "conda")},
+    "mount": {"image": "busybox"},
+    "image_secret": {"image": "busybox"},
 }
 """What an option needs beside it."""
 
@@ -230,7 +245,9 @@ def fleet() -> Fleet:
     """Nodes that have all that the values above ask for; nothing is placed."""
     made = Fleet(passes=False)
     for number in range(1, 9):
-        node = made.add_node(f"n{number}", gpus=8, model="NVIDIA H100", labels=(("zone", "east"),), shared_root=ROOT)
+        node = made.add_node(
+            f"n{number}", gpus=8, model="NVIDIA H100", labels=(("zone", "east"),), shared_root=ROOT, engine="podman"
+        )
         for _ in made.join(node):
             pass
         made.take_up(SharedRootChecked(at=made.now, node=node.name, root=ROOT))
@@ -240,7 +257,7 @@ def fleet() -> Fleet:
 async def job_of(spec: job_pb2.JobSpec) -> Job:
     """The job that a submit of this spec makes: by the servicer's own hand, and by the core's."""
     state = fleet().state
-    for name in spec.secrets.values():
+    for name in (*spec.secrets.values(), spec.container.image_secret):
         mine = Secret(user=UserName("ada"), name=SecretName(name), set_at=fleet().now, set_by=UserName("ada"))
         state.durable.secrets[mine.key] = mine
     calls: Any = object.__new__(SubmitCalls)

@@ -19,7 +19,7 @@ from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import wire
 from node_agent.control_groups.finding import GroupFacts
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
-from node_agent.core.launch import ControlGroup, InputFile, InputFolder, Isolation, Launch
+from node_agent.core.launch import ControlGroup, InputFile, InputFolder, Isolation, Launch, Mount
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.isolation.limits import Limiting
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
@@ -110,9 +110,16 @@ def test_every_field_of_a_message_down_reaches_the_agents_command() -> None:
             needs = {**needs, path: {f"{name}.{part}": number for part, number in KEY.items()}}
         elif name == "prepare":
             needs = {**needs, path: {f"prepare.launch.{part}": number for part, number in KEY.items()}}
+    for holder in ("launch.", "prepare.launch."):
+        path = f"{holder}image_credentials"
+        needs = {**needs, path: {**needs[path], f"{holder}container.image": "busybox"}}
     exceptions = {
         **BY_THE_LINK,
         **{f"open_exec.start.{name}": "the key beside it says so" for name in ("job_id", "rank")},
+        **{
+            f"{holder}container.image_secret": "the agent is told what it holds"
+            for holder in ("launch.", "prepare.launch.")
+        },
         **{
             f"{holder}share.profile": "not built: a share with a profile is refused when it is submitted"
             for holder in ("launch.", "prepare.launch.")
@@ -160,6 +167,13 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
                 *(f"process.group.{each.name}" for each in fields(ControlGroup) if each.name != "folders"),
             ),
             "the agent's own to say, which no command has",
+        ),
+        **dict.fromkeys(
+            (
+                *("container.image", "container.credentials"),
+                *(f"container.mounts.{each.name}" for each in fields(Mount)),
+            ),
+            "the agent makes it itself",
         ),
         "is_gang": "the agent waits for Start itself",
         "notify": "the agent tells itself",

@@ -67,6 +67,7 @@ NOT_SHOWN = {
     "*.ranks.exit.is_presumed": "its reason says it",
     "*.ranks.exit.is_blameless": "for the rules",
     "*.ranks.exit.use*": "GetJobStats shows it",
+    "spec.resources.in_container": "its container is shown",
     "*.rendezvous*": "for the ranks themselves",
     "*forecast*": "for what is learned of waits",
     "*.deciding_rank": "chooses the exit that is shown, and there is one here",

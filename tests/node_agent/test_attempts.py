@@ -12,6 +12,7 @@ import pytest
 from gpufleet.jobs.runs import ExitCode, JobId, RankKey, StopCause
 from gpufleet.telemetry.spans import OFF
 from node_agent.attempts import Attempts
+from node_agent.containers.containers import Containers, ContainerSettings
 from node_agent.core.actions import Order
 from node_agent.core.adoption import Verdict
 from node_agent.core.commands import AttemptCommand, JudgeAttempt, LaunchAttempt, StopAttempt
@@ -82,6 +83,7 @@ class Bench:
             JobFiles("n1", 1, Path("/nowhere"), lambda: 0),
             Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere")),
             Silent(),  # type: ignore[arg-type]
+            Containers(ContainerSettings, Path("/nowhere"), "a", list, lambda: None),
             report=self._report,
             carried_out=self.done.append,
             traces=OFF,

@@ -799,6 +799,72 @@ class JobEnvironment(_message.Message):
 Global___JobEnvironment: _TypeAlias = JobEnvironment  # noqa: Y015
 
 @_typing.final
+class ContainerMount(_message.Message):
+    """ContainerMount is a folder or file of the node that a container shows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    IS_READ_ONLY_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Absolute path on the node: one that its site allows ([containers] mounts of its agent), or one below that."""
+    target: _builtins.str
+    """Absolute path in the container; not "/", and nothing that is the container's own, such as /proc or /run/gpufleet."""
+    is_read_only: _builtins.bool
+    """Whether nothing can be written there. What the site allows to be read alone is read alone in any case."""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        target: _builtins.str = ...,
+        is_read_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_read_only", b"is_read_only", "source", b"source", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContainerMount: _TypeAlias = ContainerMount  # noqa: Y015
+
+@_typing.final
+class ContainerSettings(_message.Message):
+    """ContainerSettings is the container that a job runs in, on each of its nodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    MOUNTS_FIELD_NUMBER: _builtins.int
+    IMAGE_SECRET_FIELD_NUMBER: _builtins.int
+    image: _builtins.str
+    """The image, as an engine is told: "nvcr.io/nvidia/pytorch:25.10-py3", "busybox@sha256:…"; 500 characters at most. argv
+    are the arguments that it is run with, after its own entry point, as `docker run IMAGE ARGV` has it.
+    """
+    image_secret: _builtins.str
+    """Name of a secret of the job's owner that the image's registry takes: USER:PASSWORD, or what docker login keeps in
+    config.json. Empty where the registry asks for none.
+    """
+    @_builtins.property
+    def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContainerMount]:
+        """What of the node it shows, 100 at most, each at a path of its own."""
+
+    def __init__(
+        self,
+        *,
+        image: _builtins.str = ...,
+        mounts: _abc.Iterable[Global___ContainerMount] | None = ...,
+        image_secret: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_secret", b"image_secret", "mounts", b"mounts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContainerSettings: _TypeAlias = ContainerSettings  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """JobSpec is all that a user asks for."""
 
@@ -933,6 +999,7 @@ class JobSpec(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -1115,6 +1182,13 @@ class JobSpec(_message.Message):
     def environment(self) -> Global___JobEnvironment:
         """The Python environment that it begins in; absent for none. Files must go with the job."""
 
+    @_builtins.property
+    def container(self) -> Global___ContainerSettings:
+        """The container that it runs in; absent for none: its processes then run on the node as they are. With one, cwd may be
+        empty: the folder of the job's files, where it has one, else that of the image; and so may it be any path in it.
+        It is not given the submitter's PATH unless env says so. output_file and rlimits do not go with it.
+        """
+
     def __init__(
         self,
         *,
@@ -1167,10 +1241,11 @@ class JobSpec(_message.Message):
         folder: Global___InputFolder | None = ...,
         results: _abc.Iterable[_builtins.str] | None = ...,
         environment: Global___JobEnvironment | None = ...,
+        container: Global___ContainerSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "environment", b"environment", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "container", b"container", "environment", b"environment", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "container", b"container", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1144,6 +1144,8 @@ class Launch(_message.Message):
     SECRET_VARIABLES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    IMAGE_CREDENTIALS_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
@@ -1182,6 +1184,8 @@ class Launch(_message.Message):
     """What tells a scheduler whose store was put back which job this is, in words that it alone can write: the node keeps it
     with the attempt, and gives it back when it is asked for all. Up to 6,000 characters without spaces; empty for none.
     """
+    image_credentials: _builtins.str
+    """What the secret of its image holds; for the engine alone, nothing writes it down."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -1254,6 +1258,12 @@ class Launch(_message.Message):
     def environment(self) -> _job_pb2.JobEnvironment:
         """The environment that it begins in, made of its files; absent for none."""
 
+    @_builtins.property
+    def container(self) -> _job_pb2.ContainerSettings:
+        """The container that it runs in, as in the job's spec; absent for none. A launch whose container cannot be made is
+        refused (NO_ENGINE, IMAGE_NOT_FOUND, IMAGE_PULL_FAILED, MOUNT_REFUSED, NO_GPU_CONTAINERS, IMAGE_NEEDS_DRIVER …).
+        """
+
     def __init__(
         self,
         *,
@@ -1287,10 +1297,12 @@ class Launch(_message.Message):
         secret_variables: _abc.Iterable[_builtins.str] | None = ...,
         origin: _builtins.str = ...,
         environment: _job_pb2.JobEnvironment | None = ...,
+        container: _job_pb2.ContainerSettings | None = ...,
+        image_credentials: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

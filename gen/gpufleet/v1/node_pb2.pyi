@@ -544,6 +544,46 @@ class JobAccounts(_message.Message):
 Global___JobAccounts: _TypeAlias = JobAccounts  # noqa: Y015
 
 @_typing.final
+class NodeContainers(_message.Message):
+    """NodeContainers is what an agent says of containers on its machine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    FIX_FIELD_NUMBER: _builtins.int
+    GPUS_BY_FIELD_NUMBER: _builtins.int
+    MOUNTS_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    """The engine and its version: "podman 4.3.1", "docker 28.5.1"; empty where jobs cannot run in containers there."""
+    problem: _builtins.str
+    """Why they cannot, in a clause for people; empty where they can."""
+    fix: _builtins.str
+    """What to do about it, for people; empty when there is nothing to be done."""
+    gpus_by: _builtins.str
+    """How containers are given GPUs there: "nvidia", "cdi", or empty where they cannot."""
+    @_builtins.property
+    def mounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What --mount may name there, as the settings of the agent say it: "/data:ro", "/scratch"."""
+
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        fix: _builtins.str = ...,
+        gpus_by: _builtins.str = ...,
+        mounts: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "fix", b"fix", "gpus_by", b"gpus_by", "mounts", b"mounts", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeContainers: _TypeAlias = NodeContainers  # noqa: Y015
+
+@_typing.final
 class NodeInfo(_message.Message):
     """NodeInfo is what an agent says of its machine when it registers."""
 
@@ -591,6 +631,7 @@ class NodeInfo(_message.Message):
     SHARED_ROOT_FIELD_NUMBER: _builtins.int
     SHARED_ROOT_PROBLEM_FIELD_NUMBER: _builtins.int
     JOB_ACCOUNTS_FIELD_NUMBER: _builtins.int
+    CONTAINERS_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     """Host name of the machine."""
     cpus: _builtins.int
@@ -643,6 +684,10 @@ class NodeInfo(_message.Message):
     def job_accounts(self) -> Global___JobAccounts:
         """As whom jobs run there, and whose."""
 
+    @_builtins.property
+    def containers(self) -> Global___NodeContainers:
+        """Whether jobs can run in containers there; absent from an agent that knows nothing of them."""
+
     def __init__(
         self,
         *,
@@ -668,10 +713,11 @@ class NodeInfo(_message.Message):
         shared_root: _builtins.str = ...,
         shared_root_problem: _builtins.str = ...,
         job_accounts: Global___JobAccounts | None = ...,
+        containers: Global___NodeContainers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_time", b"expires_time", "job_accounts", b"job_accounts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "expires_time", b"expires_time", "job_accounts", b"job_accounts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "job_accounts", b"job_accounts", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "shared_root", b"shared_root", "shared_root_folder", b"shared_root_folder", "shared_root_problem", b"shared_root_problem", "torch_version", b"torch_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "containers", b"containers", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "job_accounts", b"job_accounts", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "shared_root", b"shared_root", "shared_root_folder", b"shared_root_folder", "shared_root_problem", b"shared_root_problem", "torch_version", b"torch_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -78,6 +78,7 @@ class OptionKind(Enum):
     """Lines as they are, repeated."""
     FOLDER = auto()
     """One that was uploaded; one of this machine is described before: see input_folder.py."""
+    MOUNTS = auto()
     SECRETS = auto()
     """NAME or NAME=VARIABLE, repeated."""
     OWN = auto()
@@ -349,6 +350,35 @@ class JobOptions:
             "when anything in the folder changes.",
         ),
         Sets("environment.setup", OptionKind.TEXT, hint="Write it as 'uv sync', or leave it out."),
+    ] = None
+    image: Annotated[
+        str | None,
+        process(
+            "--image",
+            metavar="IMAGE",
+            help="Run it in a container of this image: nvcr.io/nvidia/pytorch:25.10-py3. The folder of --upload is its "
+            "working directory; nothing else of the node is in it.",
+        ),
+        Sets("container.image", OptionKind.TEXT, hint="Name an image, such as ubuntu:24.04."),
+    ] = None
+    mount: Annotated[
+        list[str] | None,
+        process(
+            "--mount",
+            metavar="HOST[:PATH][:ro]",
+            help="With --image: show a folder of the node, at PATH, to be read alone with :ro. The node's site says "
+            "which ones it allows.",
+        ),
+        Sets("container.mounts", OptionKind.MOUNTS),
+    ] = None
+    image_secret: Annotated[
+        str | None,
+        process(
+            "--image-secret",
+            metavar="NAME",
+            help="With --image: the secret of yours that its registry takes, USER:PASSWORD; see gpuctl secret.",
+        ),
+        Sets("container.image_secret", OptionKind.TEXT, hint="Name a secret of yours: gpuctl secret list."),
     ] = None
     output_file: Annotated[
         str | None,

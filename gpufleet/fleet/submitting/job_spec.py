@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +22,9 @@ from .option_kinds import Values, add_typed, at_least_one, is_said, is_utf8, sho
 PASSED_ON = ("PATH", "LANG", "TERM")
 """The submitter's variables that a job gets without being asked."""
 
+PASSED_INTO_CONTAINERS = ("TERM",)
+"""The same of a job in a container, whose image says where its programs are and which languages it has."""
+
 SHELL = "/bin/sh"
 
 
@@ -31,12 +34,21 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     for what, texts in (("the command", argv), ("--name", [options.name or ""]), ("--cwd", [options.cwd or folder])):
         if not all(map(is_utf8, texts)):
             raise invalid(what, "it holds bytes that are not UTF-8", next_step="Put them in a file, and pass its path.")
-    lies_there = bool(options.file or options.upload or options.download) and not options.cwd
+    lies_there = bool(options.file or options.upload or options.download or options.image) and not options.cwd
+    if options.image is None:
+        for flag, given in (("--mount", options.mount), ("--image-secret", options.image_secret)):
+            if given:
+                raise invalid(flag, "it is for a container, and there is none", next_step="Add --image IMAGE.")
     spec = pb.JobSpec(
         argv=argv,
         name=options.name or "",
         cwd="" if lies_there else _cwd(options, folder),
-        env=variables(options.env or (), environment, pass_all=options.env_all),
+        env=variables(
+            options.env or (),
+            environment,
+            pass_all=options.env_all,
+            passed_on=PASSED_ON if options.image is None else PASSED_INTO_CONTAINERS,
+        ),
         submit_cwd=folder,
         trace_context=inherited_traceparent(environment),
     )
@@ -51,7 +63,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
 def _cwd(options: JobOptions, folder: str) -> str:
     """Where it runs: relative to the folder that goes along, and without one to where its submitter stands."""
     inside = PurePosixPath(options.cwd or "")
-    if options.upload and not inside.is_absolute():
+    if (options.upload or options.image) and not inside.is_absolute():
         return "" if str(inside) == "." else str(inside)
     return str(PurePosixPath(folder) / inside)
 
@@ -148,9 +160,15 @@ KEPT_HERE = frozenset({"HOME", "USER", "LOGNAME", "GPUCTL_TOKEN", JOB_TOKEN_VARI
 """What --env-all leaves out: the account is that of the node, and a token is nobody else's to see."""
 
 
-def variables(given: Sequence[str], environment: Mapping[str, str], *, pass_all: bool) -> dict[str, str]:
+def variables(
+    given: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    pass_all: bool,
+    passed_on: Collection[str] = PASSED_ON,
+) -> dict[str, str]:
     """The job's variables: PATH, LANG and TERM of the submitter, or all, then each NAME=VALUE or NAME."""
-    passed = environment.keys() - KEPT_HERE if pass_all else environment.keys() & set(PASSED_ON)
+    passed = environment.keys() - KEPT_HERE if pass_all else environment.keys() & set(passed_on)
     found = {name: environment[name] for name in sorted(passed)}
     for text in given:
         name, equals, value = text.partition("=")
@@ -246,7 +264,8 @@ def _shown_together(spec: pb.JobSpec, option: JobOption) -> Values:
         case "name":
             return (spec.name,) if spec.name and spec.name != name_of_command(spec.argv) else ()
         case "env":
-            return [f"{name}={spec.env[name]}" for name in sorted(spec.env) if name not in PASSED_ON]
+            itself = PASSED_INTO_CONTAINERS if spec.HasField("container") else PASSED_ON
+            return [f"{name}={spec.env[name]}" for name in sorted(spec.env) if name not in itself]
         case "env_all":
             return ()  # one by one
         case "cwd":

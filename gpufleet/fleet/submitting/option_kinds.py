@@ -21,6 +21,7 @@ from ..reading import check_known, names, pairs, read
 from .input_files import input_file_text, input_files
 from .input_folder import input_folder, input_folder_text
 from .job_options import JobOption, OptionKind
+from .mounts import mount, mount_text
 
 COUNTED = "NOFILE"
 """The one that counts descriptors; the others are in bytes."""
@@ -358,6 +359,7 @@ READ: Mapping[OptionKind, Callable[[JobOption, Any], object]] = {
     OptionKind.FILES: lambda option, typed: input_files(typed),
     OptionKind.FOLDER: lambda option, typed: input_folder(typed),
     OptionKind.LINES: lambda option, typed: [_text(option, text) for text in typed],
+    OptionKind.MOUNTS: lambda option, typed: [mount(option.flag, text) for text in typed],
     OptionKind.SECRETS: lambda option, typed: named_secrets(typed),
     OptionKind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
 }
@@ -386,6 +388,7 @@ SHOW: Mapping[OptionKind, Callable[[Any, Any], Values]] = {
     OptionKind.FILES: lambda value, usual: [input_file_text(each) for each in value],
     OptionKind.FOLDER: lambda value, usual: (input_folder_text(value),),
     OptionKind.LINES: lambda value, usual: list(value),
+    OptionKind.MOUNTS: lambda value, usual: [mount_text(each) for each in value],
     OptionKind.SECRETS: lambda value, usual: [secret_text(variable, value[variable]) for variable in sorted(value)],
     OptionKind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],
 }

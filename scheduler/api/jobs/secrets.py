@@ -11,7 +11,7 @@ from ...secret_box import SecretBox
 from ...state.access import Secret
 from ...state.durable import Durable
 from ...state.events import SecretRemovalRequested, SecretSubmitted
-from ...state.ids import UserName
+from ...state.ids import SecretName, UserName
 from ...state.replies import SecretChanged
 from ...state.specs import JobSpec
 from ...wire.secret_fields import secret_name, secret_proto, secret_value
@@ -69,10 +69,14 @@ def check_secrets(durable: Durable, owner: UserName, specs: Iterable[JobSpec], f
     Errors: SECRET_NOT_FOUND.
     """
     for number, spec in enumerate(specs):
-        for variable, name in spec.secrets:
+        of_image = spec.container.image_secret if spec.container is not None else SecretName("")
+        named = [(f"{field.format(number)}[{variable!r}]", name) for variable, name in spec.secrets]
+        if of_image:
+            named.append((f"{field.format(number).removesuffix('secrets')}container.image_secret", of_image))
+        for path, name in named:
             if (owner, name) not in durable.secrets:
                 raise invalid(
-                    f"{field.format(number)}[{variable!r}]",
+                    path,
                     f"{owner} has no secret {name!r}",
                     reason=Reason.SECRET_NOT_FOUND,
                     next_step=f"see the names with: gpuctl secret list · set it with: gpuctl secret set {name}",

@@ -594,6 +594,34 @@ export interface JobEnvironment {
   readonly conda: string;
 }
 
+/** ContainerMount is a folder or file of the node that a container shows. */
+export interface ContainerMount {
+  /** Absolute path on the node: one that its site allows ([containers] mounts of its agent), or one below that. */
+  readonly source: string;
+  /**
+   * Absolute path in the container; not "/", and nothing that is the container's own, such as /proc or /run/gpufleet.
+   */
+  readonly target: string;
+  /** Whether nothing can be written there. What the site allows to be read alone is read alone in any case. */
+  readonly is_read_only: boolean;
+}
+
+/** ContainerSettings is the container that a job runs in, on each of its nodes. */
+export interface ContainerSettings {
+  /**
+   * The image, as an engine is told: "nvcr.io/nvidia/pytorch:25.10-py3", "busybox@sha256:…"; 500 characters at most.
+   * argv are the arguments that it is run with, after its own entry point, as `docker run IMAGE ARGV` has it.
+   */
+  readonly image: string;
+  /** What of the node it shows, 100 at most, each at a path of its own. */
+  readonly mounts: readonly ContainerMount[];
+  /**
+   * Name of a secret of the job's owner that the image's registry takes: USER:PASSWORD, or what docker login keeps in
+   * config.json. Empty where the registry asks for none.
+   */
+  readonly image_secret: string;
+}
+
 /** JobSpec is all that a user asks for. */
 export interface JobSpec {
   /** The program and its arguments; at least one, and 2 MB in all at most. */
@@ -748,6 +776,12 @@ export interface JobSpec {
   readonly results: readonly string[];
   /** The Python environment that it begins in; absent for none. Files must go with the job. */
   readonly environment?: JobEnvironment;
+  /**
+   * The container that it runs in; absent for none: its processes then run on the node as they are. With one, cwd may
+   * be empty: the folder of the job's files, where it has one, else that of the image; and so may it be any path in it.
+   * It is not given the submitter's PATH unless env says so. output_file and rlimits do not go with it.
+   */
+  readonly container?: ContainerSettings;
 }
 
 /** ExitStatus is how a process ended. */
@@ -1228,6 +1262,20 @@ export interface JobAccounts {
   readonly limits_note: string;
 }
 
+/** NodeContainers is what an agent says of containers on its machine. */
+export interface NodeContainers {
+  /** The engine and its version: "podman 4.3.1", "docker 28.5.1"; empty where jobs cannot run in containers there. */
+  readonly engine: string;
+  /** Why they cannot, in a clause for people; empty where they can. */
+  readonly problem: string;
+  /** What to do about it, for people; empty when there is nothing to be done. */
+  readonly fix: string;
+  /** How containers are given GPUs there: "nvidia", "cdi", or empty where they cannot. */
+  readonly gpus_by: string;
+  /** What --mount may name there, as the settings of the agent say it: "/data:ro", "/scratch". */
+  readonly mounts: readonly string[];
+}
+
 /** NodeInfo is what an agent says of its machine when it registers. */
 export interface NodeInfo {
   /** Host name of the machine. */
@@ -1276,6 +1324,8 @@ export interface NodeInfo {
   readonly shared_root_problem: string;
   /** As whom jobs run there, and whose. */
   readonly job_accounts?: JobAccounts;
+  /** Whether jobs can run in containers there; absent from an agent that knows nothing of them. */
+  readonly containers?: NodeContainers;
 }
 
 /** HeldShare is the part of a device that a job holds. */

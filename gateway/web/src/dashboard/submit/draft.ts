@@ -135,6 +135,7 @@ export function keptOf(spec: JobSpec): string[] {
     environment: "the environment that it begins in",
     results: "the files that it is to leave",
     secrets: "the secrets that it gets",
+    container: "the container that it runs in",
   };
   const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
   const request = spec.devices[0];

@@ -1,0 +1,182 @@
+"""Images: each is pulled once, however many ask for it at a time, and a private one is nobody's who may not pull it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpufleet.host.whole_file import replace_file
+
+from ..core.launch import ContainerAsked, RefusalReason
+from .engine import ContainerTrouble, refusing, said_by
+
+_log = logging.getLogger(__name__)
+
+PULL_TRIES = 3
+PULL_SECONDS_MAX = 3600
+"""How long an image may come."""
+
+RECORD = "private-images.json"
+PRIVATE_MAX = 10_000
+"""Images of which is known who may have them; beyond it none is taken for public that once was private."""
+
+DENIED = ("denied", "unauthorized", "authentication required", "no basic auth", "403", "401")
+MISSING = ("not found", "manifest unknown", "name unknown", "does not exist", "not known", "no such image", "404")
+
+
+class Images:
+    """Has images come. `folder` keeps who had which private one. Its methods block: for threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+        self._guard = threading.Lock()
+
+    def have(self, client: Any, asked: ContainerAsked, user: str) -> bool:
+        """Have an image here for a user; whether it was pulled now. Errors: ContainerTrouble.
+
+        One that came by somebody's credentials is pulled again for whoever has not shown theirs: what is here already
+        is not sent again, but the registry says whether they may have it.
+        """
+        image = with_tag(asked.image)
+        with self._lock(image):
+            repository = _parted(image)[0]
+            known = self._private().get(repository)
+            if (known is None or user in known) and _is_here(client, image):
+                return False
+            self._pull(client, image, asked.credentials)
+            if asked.credentials or known is not None:
+                self._note(repository, user)
+            return True
+
+    def _pull(self, client: Any, image: str, credentials: str) -> None:
+        auth = auth_of(credentials, image) if credentials else {}
+        repository, tag = _parted(image)
+        _log.info("pulling image %s", image)
+        for number in range(PULL_TRIES):
+            try:
+                with refusing(RefusalReason.IMAGE_PULL_FAILED, "", lambda error: _trouble(image, said_by(error))):
+                    for step in client.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
+                        if step.get("error"):
+                            raise _trouble(image, " ".join(str(step["error"]).split()))
+                break
+            except ContainerTrouble as trouble:
+                if number + 1 == PULL_TRIES or not getattr(trouble, "may_pass", False):
+                    raise
+        if not _is_here(client, image):
+            raise ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, f"image {image} was pulled, and is not there")
+
+    @contextmanager
+    def _lock(self, image: str) -> Iterator[None]:
+        with self._guard:
+            lock, count = self._locks.get(image, (threading.Lock(), 0))
+            self._locks[image] = (lock, count + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, count = self._locks.pop(image)
+                if count > 1:
+                    self._locks[image] = (lock, count - 1)
+
+    def _private(self) -> dict[str, list[str]]:
+        try:
+            found: dict[str, list[str]] = json.loads((self._folder / RECORD).read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as problem:
+            why = f"who may have private images cannot be read: {self._folder / RECORD}: {problem}"
+            raise ContainerTrouble(RefusalReason.CONTAINER_FAILED, why) from None
+        return found
+
+    def _note(self, repository: str, user: str) -> None:
+        with self._guard:
+            known = self._private()
+            if repository not in known and len(known) >= PRIVATE_MAX:
+                raise ContainerTrouble(RefusalReason.CONTAINER_FAILED, f"more than {PRIVATE_MAX} private images")
+            known[repository] = sorted({*known.get(repository, []), user})
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._folder / RECORD, json.dumps(known).encode())
+
+
+def _is_here(client: Any, image: str) -> bool:
+    import docker.errors
+
+    with refusing(RefusalReason.NO_ENGINE, "the container engine does not answer"):
+        try:
+            client.inspect_image(image)
+        except docker.errors.NotFound:
+            return False
+    return True
+
+
+def with_tag(image: str) -> str:
+    """An image with the tag that an engine takes where none is named."""
+    last = image.rsplit("/", 1)[-1]
+    return image if ":" in last or "@" in last else f"{image}:latest"
+
+
+def _parted(image: str) -> tuple[str, str]:
+    if "@" in image:
+        repository, _, digest = image.partition("@")
+        return repository, digest
+    repository, _, tag = image.rpartition(":")
+    return repository, tag
+
+
+def _trouble(image: str, said: str) -> ContainerTrouble:
+    small = said.lower()
+    if any(word in small for word in DENIED):
+        why = f"the registry does not give image {image}: {said}; give --image-secret NAME, see: gpuctl secret set NAME"
+        return ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why)
+    if any(word in small for word in MISSING):
+        return ContainerTrouble(RefusalReason.IMAGE_NOT_FOUND, f"there is no image {image}: {said}")
+    trouble = ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, f"image {image} cannot be pulled: {said}")
+    trouble.may_pass = True  # type: ignore[attr-defined]
+    return trouble
+
+
+def auth_of(credentials: str, image: str) -> dict[str, str]:
+    """What a registry takes, from USER:PASSWORD or a config.json of docker login. Errors: ContainerTrouble.
+
+    No error shows any of it.
+    """
+    registry = registry_of(image)
+    if credentials.lstrip().startswith("{"):
+        try:
+            auths = json.loads(credentials)["auths"]
+            found = auths.get(registry) or auths.get(f"https://{registry}")
+            if found is None and registry == DOCKER_HUB:
+                found = auths.get("https://index.docker.io/v1/")
+            if found is None:
+                raise KeyError(registry)
+            if "auth" in found:
+                user, _, password = base64.b64decode(found["auth"]).decode().partition(":")
+            else:
+                user, password = found["username"], found["password"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            why = f"the image's secret is no config.json of docker login that knows {registry}"
+            raise ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why) from None
+    else:
+        user, colon, password = credentials.strip().partition(":")
+        if not colon:
+            why = "the image's secret is neither USER:PASSWORD nor a config.json of docker login"
+            raise ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why)
+    return {"username": user, "password": password, "serveraddress": registry}
+
+
+DOCKER_HUB = "docker.io"
+
+
+def registry_of(image: str) -> str:
+    """The registry that an image is pulled from."""
+    first, slash, _ = image.partition("/")
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    return first if is_host else DOCKER_HUB

@@ -1,0 +1,6 @@
+"""A container in a keeper's hands: an attempt whose process is a runner, and whose container ends with it.
+
+`runner.py` starts the container that the agent made, carries its streams and leaves with its exit code. `state.py` is
+what it writes down meanwhile, `ending.py` how a container is signalled and ended by whoever holds the attempt, and
+`asking.py` the calls of the engine that need no SDK. All of it is the standard library's alone, as its keeper is.
+"""

@@ -1,0 +1,411 @@
+"""The process of an attempt in a container: it starts the container, carries its streams, and ends with its exit code.
+
+It runs as the agent does, and no job can reach it: what it has of the engine is its own. It is told the engine's
+socket, the container's id, where to write its state, which input it has ("none", "pipe", "terminal"), and what its
+first process has as the variable MARK. Whoever kills it ends the container by what it has written.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import termios
+import time
+import tty
+from collections.abc import Sequence
+from typing import Any
+
+from ..processes import environment_of, look_at
+from .asking import Answer, ask, connected, status_of
+from .state import ContainerState, write_state
+
+PIPE, TERMINAL = "pipe", "terminal"
+
+MARK = b"GPUFLEET_CONTAINER"
+"""The variable by which a container's first process is known on this machine."""
+
+ATTACH_S_MAX, START_S_MAX = 120.0, 300.0
+"""How long an engine may take to be attached to, and to start a container: it may be busy with others."""
+
+END_S_MAX = 60.0
+"""How long an engine that has hung up is waited for where nothing of the container lives."""
+
+SEEN_S_MAX = 2.0
+"""How long its first process is looked for, once it was started."""
+
+PAUSE_S = 0.02
+INPUT_BYTES_MAX = 64 * 1024
+"""What is read of its input and not taken by the container yet."""
+
+FORWARDED = sorted(
+    signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGWINCH, signal.SIGPIPE}
+)
+
+ENGINE_FAILED = 125
+"""The exit code where it is the engine that failed, as `docker run` has it."""
+
+_HEAD = struct.Struct(">BxxxL")
+_OUT, _ERR = 1, 2
+
+
+class NotStarted(Exception):
+    """The container cannot run; with the word for it, and the exit code."""
+
+    def __init__(self, failure: str, code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.failure, self.code, self.detail = failure, code, detail
+
+
+class Runner:
+    """One container from its start to its end."""
+
+    def __init__(self, engine: str, container: str, state_file: str, input_mode: str, mark: str) -> None:
+        self._engine = engine
+        self._id = container
+        self._state_file = state_file
+        self._input_mode = input_mode
+        self._mark = os.fsencode(mark)
+        self._pidfd = -1
+        self._received = bytearray()
+        self._last_said = b""
+        self._typed = bytearray()
+        self._has_input_ended = input_mode not in (PIPE, TERMINAL)
+        self._is_input_closed = self._has_input_ended
+
+    def run(self) -> int:
+        """Run it to its end; answers its exit code."""
+        try:
+            channel = self._attached()
+            self._forward_signals()
+            self._start()
+        except NotStarted as problem:
+            self._remove(ContainerState(exit_code=problem.code, failure=problem.failure, detail=problem.detail))
+            return problem.code
+        except OSError as problem:
+            detail = f"the container engine does not answer: {problem}"
+            self._remove(ContainerState(exit_code=ENGINE_FAILED, failure="CONTAINER_FAILED", detail=detail))
+            return ENGINE_FAILED
+        self._note_first_process()
+        while True:
+            self._carry(channel)
+            ended = self._ended()
+            if ended is not None:
+                break
+            channel = self._attached_again()
+        self._remove(ended)
+        return ENGINE_FAILED if ended.exit_code is None else ended.exit_code
+
+    # --- its beginning
+
+    def _attached(self) -> socket.socket:
+        """A connection on which its streams come, from its first byte on."""
+        channel = connected(self._engine, ATTACH_S_MAX)
+        wanted = f"stream=1&stdout=1&stderr=1&stdin={int(not self._is_input_closed)}"
+        lines = (
+            f"POST /containers/{self._id}/attach?{wanted} HTTP/1.1",
+            "Host: engine",
+            "Connection: Upgrade",
+            "Upgrade: tcp",
+            "Content-Length: 0",
+        )
+        channel.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        head = bytearray()
+        while not head.endswith(b"\r\n\r\n"):
+            piece = channel.recv(1)
+            if not piece or len(head) > 65_536:
+                raise OSError(errno.ECONNRESET, "it hung up")
+            head += piece
+        if (status := status_of(bytes(head))) not in (101, 200):
+            channel.setblocking(True)
+            raise NotStarted("CONTAINER_FAILED", ENGINE_FAILED, f"the container engine attaches nobody: {status}")
+        channel.setblocking(False)
+        return channel
+
+    def _start(self) -> None:
+        answer = ask(self._engine, "POST", f"/containers/{self._id}/start", timeout_s=START_S_MAX)
+        if not answer.is_ok:
+            raise not_started(answer)
+
+    def _note_first_process(self) -> None:
+        """Find its first process on this machine, and write it down. Where the engine is elsewhere there is none."""
+        deadline = time.monotonic() + SEEN_S_MAX
+        while time.monotonic() < deadline:
+            pid = int(self._inspected().get("Pid") or 0)
+            if pid == 0:
+                return  # it has ended already
+            stat = look_at(pid)
+            if stat is None:
+                return
+            if environment_of(pid).get(MARK) == self._mark:
+                with contextlib.suppress(OSError):
+                    self._pidfd = os.pidfd_open(pid)
+                with contextlib.suppress(OSError):
+                    write_state(self._state_file, ContainerState(pid=pid, start_ticks=stat.start_ticks))
+                return
+            time.sleep(PAUSE_S)
+
+    def _forward_signals(self) -> None:
+        """Pass on what comes to this process. Its keeper reaches the container's by itself where it sees them."""
+
+        def forward(number: int, frame: object) -> None:
+            with contextlib.suppress(OSError):
+                ask(self._engine, "POST", f"/containers/{self._id}/kill?signal={number}")
+
+        for number in FORWARDED:
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, forward)
+        if self._input_mode == TERMINAL:
+            tty.setraw(0, termios.TCSANOW)
+            signal.signal(signal.SIGWINCH, lambda number, frame: self._resize())
+
+    def _resize(self) -> None:
+        rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
+        with contextlib.suppress(OSError):
+            ask(self._engine, "POST", f"/containers/{self._id}/resize?h={rows}&w={columns}")
+
+    # --- while it runs
+
+    def _carry(self, channel: socket.socket) -> None:
+        """Carry its streams until it has closed them, or the engine has hung up."""
+        if self._input_mode == TERMINAL:
+            self._resize()
+        poll = select.poll()
+        watched: dict[int, int] = {}
+        with channel:
+            while True:
+                self._watch(poll, watched, channel)
+                for fd, _ in poll.poll():
+                    if fd == self._pidfd:
+                        self._drain(channel)
+                        return
+                    if fd == 0:
+                        self._read_input()
+                    elif fd == channel.fileno() and not self._take(channel):
+                        return
+                self._type(channel)
+
+    def _watch(self, poll: select.poll, watched: dict[int, int], channel: socket.socket) -> None:
+        has_room = not self._has_input_ended and len(self._typed) < INPUT_BYTES_MAX
+        wanted = {channel.fileno(): select.POLLIN | (select.POLLOUT if self._typed else 0)}
+        if has_room:
+            wanted[0] = select.POLLIN
+        if self._pidfd >= 0:
+            wanted[self._pidfd] = select.POLLIN
+        for fd in watched.keys() - wanted.keys():
+            poll.unregister(fd)
+            del watched[fd]
+        for fd, events in wanted.items():
+            if watched.get(fd) != events:
+                poll.register(fd, events)
+                watched[fd] = events
+
+    def _read_input(self) -> None:
+        try:
+            piece = os.read(0, INPUT_BYTES_MAX)
+        except OSError:
+            piece = b""
+        self._typed += piece
+        self._has_input_ended = not piece
+
+    def _type(self, channel: socket.socket) -> None:
+        if self._typed:
+            try:
+                del self._typed[: channel.send(self._typed)]
+            except BlockingIOError:
+                return
+            except OSError:  # it reads no more
+                self._typed.clear()
+                self._has_input_ended = self._is_input_closed = True
+                return
+        if self._has_input_ended and not self._typed and not self._is_input_closed:
+            self._is_input_closed = True
+            with contextlib.suppress(OSError):
+                channel.shutdown(socket.SHUT_WR)
+
+    def _take(self, channel: socket.socket) -> bool:
+        """Write down what has come; False when nothing more comes."""
+        try:
+            piece = channel.recv(256 * 1024)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._received += piece
+        if self._input_mode == TERMINAL:
+            self._say(1, self._received)
+            self._received.clear()
+        else:
+            self._write_frames()
+        return bool(piece)
+
+    def _say(self, fd: int, data: bytes | bytearray) -> None:
+        write_all(fd, data)
+        self._last_said = (self._last_said + bytes(data[-SAID_BYTES:]))[-SAID_BYTES:]
+
+    def _write_frames(self) -> None:
+        """The streams come in frames: which one, how many bytes, and the bytes."""
+        taken = 0
+        while len(self._received) - taken >= _HEAD.size:
+            stream, size = _HEAD.unpack_from(self._received, taken)
+            available = min(size, len(self._received) - taken - _HEAD.size)
+            begin = taken + _HEAD.size
+            self._say(_ERR if stream == _ERR else _OUT, self._received[begin : begin + available])
+            taken = begin + available
+            if available < size:  # the rest of the frame, as a frame of its own
+                self._received[:taken] = _HEAD.pack(stream, size - available)
+                return
+        del self._received[:taken]
+
+    def _drain(self, channel: socket.socket) -> None:
+        """Its processes are dead: take what is on its way."""
+        deadline = time.monotonic() + SEEN_S_MAX
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLIN)
+        while (left_s := deadline - time.monotonic()) > 0 and poll.poll(left_s * 1000):
+            if not self._take(channel):
+                return
+
+    # --- its end
+
+    def _ended(self) -> ContainerState | None:
+        """How it ended; None when it lives, and it was the engine that hung up."""
+        deadline = time.monotonic() + END_S_MAX
+        problem = "the container engine does not say how the container ended"
+        while time.monotonic() < deadline or self._is_seen_alive():
+            try:
+                told = self._inspected()
+            except OSError as error:
+                problem = f"the container engine went away, and with it how the container ended: {error}"
+            except Gone:
+                problem = "the container was removed from outside"
+                break
+            else:
+                status = str(told.get("Status", ""))
+                if status in ("exited", "stopped", "dead") and not self._is_seen_alive():
+                    if (found := NOT_RUN_BY_INIT.search(self._last_said)) is not None and told.get("ExitCode"):
+                        return _not_run(found[1].decode(errors="replace"))
+                    return ContainerState(
+                        exit_code=int(told.get("ExitCode") or 0),
+                        is_out_of_memory=bool(told.get("OOMKilled")),
+                    )
+                if status in ("running", "paused") and (self._pidfd < 0 or self._is_seen_alive()):
+                    return None
+            time.sleep(PAUSE_S)
+        return ContainerState(exit_code=ENGINE_FAILED, failure="CONTAINER_FAILED", detail=problem)
+
+    def _attached_again(self) -> socket.socket:
+        """It lives on, and its engine was started anew: carry on where that is."""
+        while True:
+            try:
+                return self._attached()
+            except (OSError, NotStarted):
+                time.sleep(PAUSE_S)
+                if self._pidfd >= 0 and not self._is_seen_alive():
+                    left, right = socket.socketpair()
+                    right.close()  # nothing more comes
+                    left.setblocking(False)
+                    return left
+
+    def _is_seen_alive(self) -> bool:
+        if self._pidfd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return not poll.poll(0)
+
+    def _inspected(self) -> dict[str, Any]:
+        answer = ask(self._engine, "GET", f"/containers/{self._id}/json")
+        if answer.status == 404:
+            raise Gone
+        if not answer.is_ok:
+            raise OSError(errno.EIO, f"it answers {answer.status}")
+        try:
+            state: dict[str, Any] = json.loads(answer.body)["State"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise OSError(errno.EIO, f"its answer cannot be read: {error}") from None
+        return state
+
+    def _remove(self, ended: ContainerState) -> None:
+        """Write down how it ended, and have it removed; what could not be removed others do."""
+        is_removed = False
+        with contextlib.suppress(OSError):
+            write_state(self._state_file, ended)
+        with contextlib.suppress(OSError):
+            answer = ask(self._engine, "DELETE", f"/containers/{self._id}?force=1&v=1")
+            is_removed = answer.is_ok or answer.status == 404
+        with contextlib.suppress(OSError):
+            write_state(
+                self._state_file,
+                ContainerState(
+                    exit_code=ended.exit_code,
+                    is_out_of_memory=ended.is_out_of_memory,
+                    failure=ended.failure,
+                    detail=ended.detail,
+                    is_removed=is_removed,
+                ),
+            )
+
+
+NOT_RUN_BY_INIT = re.compile(
+    rb"(?:ERROR \(catatonit:\d+\): failed to exec pid1|\[FATAL tini \(\d+\)\] exec [^\n]* failed): ([^\r\n]*)\s*$"
+)
+"""An engine has started a container when its init runs; that this cannot run the command, it says in its own words."""
+
+SAID_BYTES = 512
+"""So much of what was written last is looked at for these."""
+
+
+def _not_run(why: str) -> ContainerState:
+    is_missing = "no such file" in why.lower()
+    return ContainerState(
+        exit_code=127 if is_missing else 126,
+        failure="COMMAND_NOT_FOUND" if is_missing else "NOT_EXECUTABLE",
+        detail=f"the image {'has no such program' if is_missing else 'cannot run its command'}: {why}",
+    )
+
+
+class Gone(Exception):
+    """The engine knows no such container."""
+
+
+def not_started(answer: Answer) -> NotStarted:
+    """What it means that an engine did not start a container: engines say it in words alone."""
+    try:
+        said = str(json.loads(answer.body)["message"])
+    except (ValueError, KeyError, TypeError):
+        said = answer.body.decode(errors="replace")
+    said = " ".join(said.split())[:1000]
+    small = said.lower()
+    if "nvidia" in small or "could not select device driver" in small or "unresolvable cdi" in small:
+        if "requirement error" in small or "unsatisfied condition" in small:
+            return NotStarted("IMAGE_NEEDS_DRIVER", ENGINE_FAILED, f"the image needs a newer GPU driver: {said}")
+        return NotStarted("NO_GPU_CONTAINERS", ENGINE_FAILED, f"the container engine gives it no GPUs: {said}")
+    if "permission denied" in small or "exec format error" in small or "is a directory" in small:
+        return NotStarted("NOT_EXECUTABLE", 126, f"the image's program cannot be run: {said}")
+    if "executable file" in small or "no such file or directory" in small or "not found" in small:
+        return NotStarted("COMMAND_NOT_FOUND", 127, f"the image has no such program: {said}")
+    return NotStarted("CONTAINER_FAILED", ENGINE_FAILED, f"the container engine did not start it: {said}")
+
+
+def write_all(fd: int, data: bytes | bytearray) -> None:
+    """Write all of it; what nobody reads is left."""
+    view = memoryview(bytes(data))
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except OSError:
+            return
+
+
+def main(words: Sequence[str]) -> None:
+    """Run a container as these words say, and be gone."""
+    engine, container, state_file, input_mode, mark = words
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    code = Runner(engine, container, state_file, input_mode, mark).run()
+    os._exit(code & 0xFF)

@@ -1,0 +1,226 @@
+"""Podman's service for a test session: its images, containers and sockets lie in one folder, and nothing is left.
+
+It runs in a mount namespace of its own, where a machine's half-mounted second version of control groups is hidden, as
+its run time refuses to work with both. Where the right to raise limits lacks, containers are made without any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_SECONDS = 60.0
+IMAGE = "localhost/busybox:1"
+APPLETS = (
+    "sh",
+    "echo",
+    "sleep",
+    "cat",
+    "ls",
+    "env",
+    "id",
+    "true",
+    "kill",
+    "stty",
+    "dd",
+    "touch",
+    "pwd",
+    "grep",
+    "seq",
+    "wc",
+    "ps",
+    "nc",
+    "tr",
+    "head",
+    "mkdir",
+    "test",
+    "printf",
+    "tail",
+    "trap",
+    "sync",
+)
+
+RUNTIME = """#!{python}
+import json, os, sys
+words = sys.argv[1:]
+for number, word in enumerate(words):
+    if word in ("--bundle", "-b"):
+        path = os.path.join(words[number + 1], "config.json")
+        with open(path) as file:
+            config = json.load(file)
+        config.get("process", {{}}).pop("rlimits", None)
+        with open(path, "w") as file:
+            json.dump(config, file)
+os.execv({runtime!r}, [{runtime!r}, *words])
+"""
+
+BEGIN = 'if mountpoint -q /sys/fs/cgroup/unified; then umount -l /sys/fs/cgroup/unified; fi; exec "$@"'
+
+
+@dataclass(frozen=True)
+class EngineOfTests:
+    """A running engine: `url` is what an agent's setting names, `socket` the path of it."""
+
+    folder: Path
+    options: tuple[str, ...]
+
+    @property
+    def socket(self) -> str:
+        return str(self.folder / "engine.sock")
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For an agent that is to use it."""
+        return {"GPUCTL_AGENT_CONTAINERS_ENGINE": self.url}
+
+    def ask(self, method: str, path: str) -> Any:
+        """What the engine answers; None where there is no such thing."""
+        connection = _UnixConnection(self.socket)
+        with contextlib.closing(connection):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            body = answer.read()
+        return None if answer.status == 404 else json.loads(body) if body else {}
+
+    def containers(self) -> list[dict[str, Any]]:
+        """All that there are, also those that do not run."""
+        found: list[dict[str, Any]] = self.ask("GET", "/v1.41/containers/json?all=1")
+        return found
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("engine", timeout=DEADLINE_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(DEADLINE_SECONDS)
+        self.sock.connect(self._path)
+
+
+def skip_without_podman() -> None:
+    """Skip, or fail in CI, where there is nothing to test with."""
+    missing = [name for name in ("podman", "busybox", "unshare") if shutil.which(name) is None]
+    runtime = shutil.which("crun") or shutil.which("runc")
+    if os.geteuid() != 0:
+        pytest.skip("a container engine of the test's own needs root")
+    if missing or runtime is None:
+        pytest.skip(f"a container engine needs {', '.join(missing) or 'crun or runc'}")
+
+
+class EngineProcess:
+    """The service, to be ended and started again."""
+
+    def __init__(self, engine: EngineOfTests) -> None:
+        self._engine = engine
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        Path(self._engine.socket).unlink(missing_ok=True)
+        log = (self._engine.folder / "engine.log").open("ab")
+        command = ["podman", *self._engine.options, "system", "service", "--time", "0", self._engine.url]
+        self._process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", BEGIN, "sh", *command],
+            stdout=log,
+            stderr=log,
+            env=environment(self._engine.folder),
+        )
+        log.close()
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                if self._engine.ask("GET", "/v1.41/version"):
+                    return
+            assert self._process.poll() is None, (self._engine.folder / "engine.log").read_text()
+            assert time.monotonic() < deadline, "the engine does not answer"
+            time.sleep(0.05)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End the service; containers go on."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(DEADLINE_SECONDS)
+            self._process = None
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """That of podman in a folder: no file of the machine's says anything to it."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "XDG_RUNTIME_DIR": str(folder),
+        "CONTAINERS_REGISTRIES_CONF": str(folder / "registries.conf"),
+    }
+
+
+@contextlib.contextmanager
+def running_engine(folder: Path) -> Iterator[tuple[EngineOfTests, EngineProcess]]:
+    """An engine with the image IMAGE; ended with all its containers."""
+    runtime = shutil.which("crun") or shutil.which("runc")
+    wrapper = folder / "runtime"
+    wrapper.write_text(RUNTIME.format(python=sys.executable, runtime=runtime))
+    wrapper.chmod(0o755)
+    (folder / "registries.conf").write_text("unqualified-search-registries = []\n")
+    options = (
+        *("--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"),
+        *("--cgroup-manager", "cgroupfs", "--runtime", str(wrapper), "--events-backend", "file"),
+    )
+    engine = EngineOfTests(folder, options)
+    process = EngineProcess(engine)
+    try:
+        _import_image(engine)
+        process.start()
+        yield engine, process
+    finally:
+        process.end()
+        _podman(engine, "rm", "--force", "--all", "--time", "0")
+
+
+def _import_image(engine: EngineOfTests) -> None:
+    files = engine.folder / "image"
+    (files / "bin").mkdir(parents=True)
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    shutil.copy(busybox, files / "bin" / "busybox")
+    for name in APPLETS:
+        (files / "bin" / name).symlink_to("busybox")
+    for name in ("tmp", "etc", "work"):
+        (files / name).mkdir()
+    (files / "tmp").chmod(0o1777)
+    (files / "etc" / "not-a-program").write_text("nothing")
+    archive = engine.folder / "image.tar"
+    subprocess.run(["tar", "--create", "--file", archive, "--directory", files, "."], check=True)
+    _podman(engine, "import", "--change", "ENV=FROM_IMAGE=yes", "--change", "WORKDIR=/work", str(archive), IMAGE)
+
+
+def _podman(engine: EngineOfTests, *words: str) -> str:
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", BEGIN, "sh", "podman", *engine.options, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+        env=environment(engine.folder),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,108 @@
+"""Images: how often they are pulled, and for whom."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+import pytest
+
+from node_agent.containers.engine import ContainerTrouble
+from node_agent.containers.images import Images, auth_of, registry_of, with_tag
+from node_agent.core.launch import ContainerAsked, RefusalReason
+
+
+class FakeEngine:
+    """An engine with a registry that gives its image to who has the password."""
+
+    def __init__(self, password: str = "") -> None:
+        self.password = password
+        self.here: set[str] = set()
+        self.pulls = 0
+        self.said = ""
+
+    def inspect_image(self, image: str) -> dict[str, str]:
+        if image not in self.here:
+            raise docker.errors.ImageNotFound("no such image")
+        return {}
+
+    def pull(self, repository: str, tag: str, auth_config: dict[str, str], **_: Any) -> Iterator[dict[str, str]]:
+        self.pulls += 1
+        if self.said or auth_config.get("password", "") != self.password:
+            yield {"error": self.said or "denied: requested access to the resource is denied"}
+            return
+        self.here.add(f"{repository}:{tag}")
+
+
+def asked(credentials: str = "", image: str = "reg.example:5000/team/model:3") -> ContainerAsked:
+    return ContainerAsked(image=image, credentials=credentials)
+
+
+def test_many_who_ask_at_a_time_pull_once(tmp_path: Path) -> None:
+    engine, images = FakeEngine(), Images(tmp_path)
+    threads = [threading.Thread(target=images.have, args=(engine, asked(), "ada")) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert engine.pulls == 1
+
+
+def test_a_private_image_is_nobodys_who_may_not_pull_it(tmp_path: Path) -> None:
+    engine, images = FakeEngine("secret"), Images(tmp_path)
+    assert images.have(engine, asked("ada:secret"), "ada")
+    assert not images.have(engine, asked("ada:secret"), "ada"), "she has shown that she may have it"
+    for those in (images, Images(tmp_path)):  # also after a restart
+        for image in ("reg.example:5000/team/model:3", "reg.example:5000/team/model"):
+            with pytest.raises(ContainerTrouble, match="--image-secret"):
+                those.have(engine, asked(image=image), "bob")
+    assert images.have(engine, asked("bob:secret"), "bob")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("manifest unknown", RefusalReason.IMAGE_NOT_FOUND),
+        ("unauthorized: authentication required", RefusalReason.IMAGE_PULL_FAILED),
+        ("dial tcp: connection refused", RefusalReason.IMAGE_PULL_FAILED),
+    ],
+)
+def test_why_an_image_does_not_come_is_told_and_what_may_pass_is_tried_again(
+    tmp_path: Path, said: str, reason: RefusalReason
+) -> None:
+    engine, images = FakeEngine(), Images(tmp_path)
+    engine.said = said
+    with pytest.raises(ContainerTrouble) as caught:
+        images.have(engine, asked(), "ada")
+    assert caught.value.refusal.reason is reason
+    assert said in caught.value.refusal.detail
+    assert engine.pulls == (3 if "refused" in said else 1)
+
+
+def test_what_a_registry_takes_is_read_from_either_form_and_shown_in_no_error() -> None:
+    wanted = {"username": "ada", "password": "se:cret", "serveraddress": "reg.example"}
+    encoded = base64.b64encode(b"ada:se:cret").decode()
+    for text in ("ada:se:cret", json.dumps({"auths": {"reg.example": {"auth": encoded}}})):
+        assert auth_of(text, "reg.example/model:1") == wanted
+    for text in ("password-alone", "{", json.dumps({"auths": {"elsewhere": {"auth": encoded}}}), '{"auths": 3}'):
+        with pytest.raises(ContainerTrouble) as caught:
+            auth_of(text, "reg.example/model:1")
+        assert "password-alone" not in caught.value.refusal.detail
+        assert encoded not in caught.value.refusal.detail
+    assert "se:cret" not in repr(ContainerAsked(image="x", credentials="ada:se:cret"))
+
+
+def test_names_of_images() -> None:
+    assert with_tag("reg.example:5000/a") == "reg.example:5000/a:latest"
+    assert with_tag("a@sha256:00") == "a@sha256:00"
+    assert [registry_of(each) for each in ("ubuntu", "team/a:1", "reg:5000/a", "localhost/a")] == [
+        "docker.io",
+        "docker.io",
+        "reg:5000",
+        "localhost",
+    ]
