@@ -16,7 +16,7 @@ from .ssh_config import SshHost
 from .ssh_keys import HostKeys, host_keys, own_key
 from .ssh_server import SCRIPT, first_bytes
 
-GPUCTL = f"{__package__.rpartition('.')[0]}"
+GPUCTL = str(__package__).rpartition(".")[0]
 """The package that is run again as ssh's ProxyCommand."""
 
 

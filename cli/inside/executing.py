@@ -10,7 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -163,8 +163,7 @@ class Execution:
         if message is grpc.aio.EOF:
             await self._call  # raises what it ended with
             raise GpufleetError(Reason.OUTCOME_UNKNOWN, "the connection ended, and the command with it")
-        answer: Response = message
-        return answer
+        return cast(Response, message)
 
     async def _send(self) -> None:
         """Send what there is to send, the newest size first, then signals, then bytes."""
