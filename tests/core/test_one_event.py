@@ -16,6 +16,7 @@ from scheduler.state.attempts import Attempt, OutputEnd, OutputStream, Placement
 from scheduler.state.commands import LaunchAttempt
 from scheduler.state.events import (
     CancelRequested,
+    GapReleaseRequested,
     HoldRequested,
     InventoryReported,
     JobsSubmitted,
@@ -460,8 +461,11 @@ def _put_back() -> list[Record]:
     fleet.take_up(HoldRequested(at=fleet.now, by=ALICE, jobs=(JobId(2),), is_held=False))
     fleet.announce(node)
     told = [(RankKey(JobId(number), 1, 0), origin_of(fleet, 3)) for number in (3, 4)]
+    gang = RankKey(JobId(2), 1, 0)
+    told.append((gang, replace(origin_of(fleet, 2), node_count=2)))
     ended = ReportedExited(exit=RankExit(exit=ExitCode(code=0), reason="EXITED"))
     fleet.inventory(node, (), [(key, ended) for key, _ in told], told)
+    fleet.take_up(GapReleaseRequested(at=fleet.now, by=ALICE))
     fleet.take_up(OutputSynced(at=fleet.now, key=told[0][0], ends=()))
     fleet.beat(node.name)
     assert list(fleet.advance(Span(3 * MINUTE)))

@@ -9,7 +9,6 @@ from gpufleet.v1 import job_pb2
 
 from tests.e2e.faults.test_restored_stores import accepted, refused
 from tests.e2e.fleet import Fleet
-from tests.e2e.processes import until
 
 SUCCEEDED = job_pb2.JOB_STATE_SUCCEEDED
 
@@ -50,14 +49,12 @@ async def test_a_node_stops_a_scheduler_whose_machine_was_put_back_before_anythi
 
     await fleet.scheduler.start()
     agent.spawn()
-    absent.spawn()
     async with fleet.client() as client:
         await client.wait(waits, SUCCEEDED)
         for _ in range(3):
             await client.run(*run)
-    await until(
-        "both know how far it is", lambda: all((each.data / "store-position").exists() for each in (agent, absent))
-    )
+    absent.spawn()
+    await fleet.node_is_ready("n2")  # with its registration it is told how far the store is
     await absent.stop()
     await fleet.scheduler.stop()
 
