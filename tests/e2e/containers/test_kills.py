@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gpufleet.v1 import job_pb2
 
-from tests.containers.engine import EngineOfTests, EngineProcess
+from tests.containers.engine import EngineOfTests, EngineProcess, running_engine, skip_without_podman
 from tests.e2e.client import Client
 from tests.e2e.containers.test_running import (
     CANCELLED,
@@ -32,6 +34,14 @@ WAITS = ("/bin/sh", "-c", "echo ready; while ! test -e /tmp/go; do sleep 0.05; d
 async def node(fleet: Fleet, engine: EngineOfTests) -> AgentProcess:
     """A node of the test's own, which it may harm."""
     return await fleet.add_node("n1", environment=engine.environment)
+
+
+@pytest.fixture
+def own_engine() -> Iterator[tuple[EngineOfTests, EngineProcess]]:
+    """An engine that the test may end and start again."""
+    skip_without_podman()
+    with tempfile.TemporaryDirectory(prefix="engine-", dir="/tmp") as folder, running_engine(Path(folder)) as both:
+        yield both
 
 
 def runners_of(agent: AgentProcess) -> list[int]:
@@ -125,9 +135,10 @@ async def test_a_container_that_is_removed_from_outside_ends_its_job(
 
 
 async def test_an_engine_that_is_started_anew_ends_no_job(
-    node: AgentProcess, engine_and_process: tuple[EngineOfTests, EngineProcess], admin: Client
+    fleet: Fleet, own_engine: tuple[EngineOfTests, EngineProcess], admin: Client
 ) -> None:
-    engine, process = engine_and_process
+    engine, process = own_engine
+    await fleet.add_node("n1", environment=engine.environment)
     job = await admin.submit(*WAITS, **in_container())
     await has_written(admin, job, b"ready")
     (container,) = containers_of(engine, job)
@@ -141,9 +152,10 @@ async def test_an_engine_that_is_started_anew_ends_no_job(
 
 
 async def test_a_container_is_cancelled_while_its_engine_is_away(
-    node: AgentProcess, engine_and_process: tuple[EngineOfTests, EngineProcess], admin: Client
+    fleet: Fleet, own_engine: tuple[EngineOfTests, EngineProcess], admin: Client
 ) -> None:
-    engine, process = engine_and_process
+    engine, process = own_engine
+    await fleet.add_node("n1", environment=engine.environment)
     job = await admin.submit(*SLEEPS, **in_container())
     await has_written(admin, job, b"ready")
     (container,) = containers_of(engine, job)
