@@ -28,6 +28,7 @@ from scheduler.state.events import (
     RankStarted,
     ReportedExited,
     SecretRemovalRequested,
+    SetupReported,
     TokenRequested,
     WantedJob,
 )
@@ -381,6 +382,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
         | _read(_traded_and_renewed())
         | _read(_put_back())
         | _read(_probed())
+        | _read(_set_up_and_left())
     )
     for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= _read(_of_a_life(random.Random(seed)))
@@ -449,6 +451,18 @@ def _probed() -> list[Record]:
     for line in ("node n1 root=team", "probed n1 team"):
         transcript.answer(line)
     return transcript.fleet.store.records
+
+
+def _set_up_and_left() -> list[Record]:
+    """The records of a job whose environment was made before it began, and whose results were stored."""
+    transcript = Transcript()
+    for line in ("node n1 cpus=4", "submit alice results=out"):
+        transcript.answer(line)
+    fleet, key = transcript.fleet, RankKey(JobId(1), 1, 0)
+    fleet.take_up(SetupReported(at=fleet.now, node=N1, key=key, is_ready=True, message="made with pip in 12 s"))
+    for line in ("started 1/1", "exited 1/1 code=0", "synced 1/1", "left 1/1 stored"):
+        transcript.answer(line)
+    return fleet.store.records
 
 
 def _put_back() -> list[Record]:
