@@ -49,7 +49,7 @@ END
 cat > "$folder/config" << END
 HostKey $folder/host_key
 AuthorizedKeysFile $folder/authorized_keys
-AllowUsers $user
+AllowUsers $(printf %s "$user" | tr @ '?')
 AuthenticationMethods publickey
 PasswordAuthentication no
 KbdInteractiveAuthentication no

@@ -166,6 +166,7 @@ class Isolation:
     `devices` beside the common ones. Its home is its own, too, unless it has one by `home`. `files` is the folder of
     its files, shown to it at FILES_PATH; empty for none. `environment` is that of the environment that it begins in,
     shown at ENVIRONMENT_PATH, for reading alone unless `makes_environment`. The folders `hidden` are empty to it.
+    `account` names an uid that the machine has no name for; empty where it has one.
     """
 
     uid: int
@@ -177,6 +178,7 @@ class Isolation:
     hidden: tuple[str, ...] = ()
     environment: str = ""
     makes_environment: bool = False
+    account: str = ""
 
 
 SPACE_PATH = "/run/gpufleet"

@@ -113,6 +113,7 @@ class Isolating:
             devices=nodes_of(devices),
             hidden=(str(self._folder),),
             environment=environment,
+            account=user if self.chosen.users == RANGE else "",
         )
         return Account(name=user, home=home or HOME_PATH), isolation
 

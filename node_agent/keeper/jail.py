@@ -7,6 +7,7 @@
     /run/gpufleet/home      its own, in its space
     /run/gpufleet/files     the files that go with it
     /run/gpufleet/environment   what it begins in, to be read
+    /etc/passwd, /etc/group     the machine's, and a name for its own number where the machine has none
     the agent's folder …    empty
     control groups          to be read
 
@@ -45,6 +46,12 @@ SMALL = "mode=755,size=1m"
 HOME, TEMPORARY, TEMPORARY_KEPT = "home", "tmp", "var-tmp"
 """The folders of a space."""
 
+PASSWD, GROUP = "passwd", "group"
+"""Its files: what getpwuid(3) and getgrgid(3) find."""
+
+SHELL = "/bin/sh"
+NAMES_BYTES_MAX = 16 * 1024**2
+
 
 def make_space(space: str, isolation: Isolation) -> None:
     """Make the folders of an attempt, on the disk. OSError when they cannot be made."""
@@ -52,6 +59,30 @@ def make_space(space: str, isolation: Isolation) -> None:
     for name in (HOME, TEMPORARY, TEMPORARY_KEPT):
         Path(space, name).mkdir(0o700)
         os.chown(f"{space}/{name}", isolation.uid, isolation.gid)
+    if isolation.account:
+        _name_account(space, isolation)
+
+
+def _name_account(space: str, isolation: Isolation) -> None:
+    """Write the machine's accounts with one more, so that programs which ask for the name of their user get one.
+
+    A name that the machine has given to somebody else is not given again: the number stands in it then.
+    """
+    passwd, group = (_names_of(f"/etc/{name}") for name in (PASSWD, GROUP))
+    taken = {line.partition(":")[0] for line in (*passwd, *group)}
+    name = isolation.account if isolation.account not in taken else f"{isolation.account}-{isolation.uid}"
+    passwd.append(f"{name}:x:{isolation.uid}:{isolation.gid}:{isolation.account}:{HOME_PATH}:{SHELL}")
+    group.append(f"{name}:x:{isolation.gid}:")
+    for file, lines in ((PASSWD, passwd), (GROUP, group)):
+        path = Path(space, file)
+        path.write_text("".join(f"{line}\n" for line in lines), errors="surrogateescape")
+        path.chmod(0o644)
+
+
+def _names_of(file: str) -> list[str]:
+    with contextlib.suppress(FileNotFoundError), Path(file).open(errors="surrogateescape") as opened:
+        return opened.read(NAMES_BYTES_MAX).splitlines()
+    return []
 
 
 def build(stage: str) -> int:
@@ -87,9 +118,9 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
     """Give it what is this process's alone, and hide what is nobody's. OSError when that is not possible."""
     with contextlib.ExitStack() as opened:
 
-        def source(folder: str) -> str:
-            """Name a folder so that it is found also when something else lies over it by now."""
-            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        def source(path: str) -> str:
+            """Name a folder or file so that it is found also when something else lies over it by now."""
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             opened.callback(os.close, fd)
             return f"/proc/self/fd/{fd}"
 
@@ -105,6 +136,9 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
         if isolation.environment:
             places[ENVIRONMENT_PATH] = source(isolation.environment)
             Path(ENVIRONMENT_PATH).mkdir()
+        for name in (PASSWD, GROUP) if isolation.account else ():
+            if Path(f"/etc/{name}").exists():
+                places[f"/etc/{name}"] = source(f"{space}/{name}")
         for path in isolation.devices:
             _give_node(devices_fd, path, isolation)
         for folder in isolation.hidden:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from gpufleet.v1 import job_pb2
 
+from cli.inside.ssh_server import NO_ACCOUNT, SCRIPT
+from gpufleet.config.agent_settings import IsolationSettings
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, PROGRAMS)), reason="needs openssh-client, openssh-server and rsync"
 )
 RANGE = {"GPUCTL_AGENT_ISOLATION_USERS": "range"}
+FIRST_UID = IsolationSettings().uid_first
 GPUCTL = (sys.executable, "-P", "-m", "gpufleet.cli")
 
 
@@ -130,10 +133,23 @@ async def test_another_key_is_not_let_in_and_a_host_key_of_another_job_is_not_ta
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only an agent that is root runs jobs as other accounts")
-async def test_where_the_jobs_number_has_no_name_that_is_said(fleet: Fleet, admin: Client, tmp_path: Path) -> None:
+async def test_a_job_whose_user_has_a_number_alone_is_entered_by_its_name(
+    fleet: Fleet, admin: Client, tmp_path: Path
+) -> None:
     await fleet.add_node("n1", environment=RANGE)
     job = await running(admin, cwd="/")
-    code, _ = await Laptop(fleet, tmp_path).types(*GPUCTL, "ssh", str(job))
-    assert code == 4
+    laptop = Laptop(fleet, tmp_path)
+    code, said = await laptop.types(*GPUCTL, "ssh", str(job), "--", "id -u; echo $GPUFLEET_JOB_ID; ls -d /proc/1")
+    assert (code, said.split()[1:]) == (0, [str(job), "/proc/1"]), laptop.said
+    assert int(said.split()[0]) >= FIRST_UID
     await admin.cancel(job)
     await admin.wait(job)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+async def test_where_an_account_has_no_name_that_is_said(tmp_path: Path) -> None:
+    number = 1_987_654_321
+    as_nobody = ("setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups", "env", "-C", "/")
+    done = await asyncio.create_subprocess_exec(*as_nobody, "sh", "-c", SCRIPT, stderr=asyncio.subprocess.PIPE)
+    _, said = await done.communicate()
+    assert (done.returncode, said.decode().strip()) == (126, NO_ACCOUNT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -16,7 +17,7 @@ import pytest
 from gpufleet.jobs.runs import FENCE_US_MIN, ExitCode, ExitSignal, InputMode, StopCause
 from node_agent.core.attempt import Limits
 from node_agent.core.fence import fence_deadline_us
-from node_agent.core.launch import Isolation, Launch, Launched, Refusal, RefusalReason
+from node_agent.core.launch import HOME_PATH, Isolation, Launch, Launched, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptPhase, Stream
 from node_agent.keeper import linux
 from node_agent.keeper.linux import boottime_us
@@ -46,6 +47,17 @@ async def said_by(node: Node, text: str, **changes: Any) -> str:
     end, out, err = await agent.run(isolated(node, 1, text, **changes))
     assert end.status == ExitCode(code=0), (end, out, err)
     return out.decode()
+
+
+@pytest.mark.parametrize(("account", "name"), [("ann@example.com", "ann@example.com"), ("root", f"root-{ALICE}")])
+async def test_a_number_without_a_name_gets_one_where_its_job_looks(node: Node, account: str, name: str) -> None:
+    named = Isolation(uid=ALICE, gid=ALICE, account=account)
+    tries = "(echo x >> /etc/passwd) 2> /dev/null && echo written"
+    said = await said_by(node, f"id -un; id -gn; getent passwd {ALICE}; {tries}; id -u root", isolation=named)
+    entry = f"{name}:x:{ALICE}:{ALICE}:{account}:{HOME_PATH}:/bin/sh"
+    assert said.splitlines() == [name, name, entry, "0"]
+    with pytest.raises(KeyError):
+        pwd.getpwnam(f"{account}-{ALICE}")
 
 
 async def test_a_job_is_its_users_without_groups_capabilities_or_a_way_to_get_them(node: Node) -> None:
