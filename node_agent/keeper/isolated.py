@@ -13,7 +13,7 @@ from .processes import look_at
 from .spawn import Spawner
 from .supervisor import Supervisor
 from .values import process_from, to_json
-from .wire import Json, send
+from .wire import Json
 
 
 class IsolatedSupervisor(Supervisor):
@@ -44,7 +44,7 @@ class IsolatedSupervisor(Supervisor):
         assert stat is not None, "a child stays visible until it is reaped"
         # The number is another one outside: the descriptor of the process tells it there.
         pidfd = os.pidfd_open(answer)
-        send(self._channel, {"pid": answer, "start_ticks": stat.start_ticks}, (pidfd,))
+        self.tell({"pid": answer, "start_ticks": stat.start_ticks}, (pidfd,))
         os.close(pidfd)
 
     def leader_is_gone(self, said: Json, *, has_left: bool) -> None:

@@ -193,9 +193,9 @@ class Supervisor:
             self._container = process.container
             stat = look_at(answer)
             assert stat is not None, "a child stays visible until it is reaped"
-            send(self._channel, {"pid": answer, "start_ticks": stat.start_ticks})
+            self.tell({"pid": answer, "start_ticks": stat.start_ticks})
         else:
-            send(self._channel, {"not_run" if isinstance(answer, NotRun) else "refused": to_json(answer)})
+            self.tell({"not_run" if isinstance(answer, NotRun) else "refused": to_json(answer)})
 
     def _taken(self, told: Json) -> tuple[list[int], list[int]]:
         """The descriptors of a command, and those by which it enters its control group; to be closed here."""
@@ -239,10 +239,10 @@ class Supervisor:
         if said:
             self.tell(said)
 
-    def tell(self, message: Json) -> None:
+    def tell(self, message: Json, descriptors: tuple[int, ...] = ()) -> None:
         """Say it, if anybody hears."""
-        with contextlib.suppress(OSError):  # the keeper has gone, which is seen next
-            send(self._channel, message)
+        with contextlib.suppress(OSError):  # the keeper has gone, which is seen next, and all is ended then
+            send(self._channel, message, descriptors)
 
     def _end_all(self) -> None:
         """Nobody hears any more: end all that there is."""

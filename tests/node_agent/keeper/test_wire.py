@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 
 from node_agent.core.launch import Process
@@ -61,3 +62,20 @@ def test_a_command_that_comes_right_behind_a_kill_is_started() -> None:
         os.close(read_fd)
     os.close(spawner.home_fd)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_what_is_started_for_a_keeper_that_has_gone_meanwhile_is_ended() -> None:
+    spawner = Spawner()
+    pid, channel = fork_supervisor({spawner.home_fd}, lambda its: Supervisor(its, spawner).run())
+    outputs = [os.pipe(), os.pipe()]
+    with channel:
+        spawn = {**process_to(Process(argv=("/bin/sleep", "1000"), env={}, cwd="/")), "space": ""}
+        send(channel, {"spawn": spawn}, tuple(write_fd for _, write_fd in outputs))
+    for _, write_fd in outputs:
+        os.close(write_fd)
+    assert os.waitpid(pid, 0)[1] == 0
+    for read_fd, _ in outputs:
+        assert select.select([read_fd], [], [], DEADLINE_S)[0], "the command lives"
+        assert os.read(read_fd, 100) == b""
+        os.close(read_fd)
+    os.close(spawner.home_fd)
