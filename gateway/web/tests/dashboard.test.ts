@@ -8,8 +8,8 @@ import { addressOf, routeOf } from "../src/dashboard/router.ts";
 import { accessWords, cpuWords, fallbackWords, frames, groupWords } from "../src/dashboard/sessions/words.ts";
 import { EMPTY, draftOf, fieldOf, keptOf, lineOf, specOf } from "../src/dashboard/submit/draft.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../src/dashboard/units.ts";
-import { ending, gpusAsked, gpusHad, itemsInWords, lasting, likely, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
-import type { ArrayCounts, Attempt, CountedRequests, GroupState, HttpService, Job, JobSpec, JobState, Model, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
+import { accountWords, ending, gpusAsked, gpusHad, itemsInWords, lasting, likely, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
+import type { ArrayCounts, Attempt, CountedRequests, GroupState, HttpService, Job, JobSpec, JobState, Model, ModelAccess, NodeDevice, Partly, QueueCounts, RunsAs, WatchDevicesResponse } from "../src/generated/messages.ts";
 import { partly } from "./messages.ts";
 
 test("addresses lead to views and back", () => {
@@ -317,4 +317,17 @@ test("devices are found by what is written about them", () => {
   assert.deepEqual(found("#13", "all"), [false, true, false, false]);
   assert.deepEqual(found("h200", "all"), [true, true, true, true]);
   assert.deepEqual(found("N2", "all"), [false, false, true, false]);
+});
+
+test("a node says as whom jobs run there, and whose where not everybody's", () => {
+  const of = (runs_as: RunsAs) => accountWords({
+    runs_as, owner: "ada", account: "lab", is_from_before: false, why: "", ends_all_by: "", limits: [], limits_note: "",
+  });
+  assert.deepEqual(
+    (["RUNS_AS_RANGE", "RUNS_AS_ACCOUNTS", "RUNS_AS_OWNER", "RUNS_AS_SHARED", "RUNS_AS_UNSPECIFIED"] as const).map(of),
+    [
+      "jobs run as a uid of their user's", "jobs run as their user's account", "jobs of ada alone, as lab",
+      "jobs of all users run as lab", "",
+    ],
+  );
 });

@@ -1,6 +1,6 @@
 // What the views say of states, times and sizes.
 
-import type { ArrayCounts, Attempt, Job, JobSpec, JobState } from "../generated/messages.ts";
+import type { ArrayCounts, Attempt, Job, JobAccounts, JobSpec, JobState } from "../generated/messages.ts";
 
 /** Between a number and its unit no line ends. */
 const NBSP = "\u00a0";
@@ -194,4 +194,15 @@ export function setupWords(job: Job): string {
 /** Why what a job writes gets no further, as a sentence; empty while it goes on. */
 export function blockedWords(job: Job): string {
   return job.output_blocked ? sentence(`its output is blocked: ${job.output_blocked}`) : "";
+}
+
+/** As whom the jobs of a node run, and whose they are where not everybody's; empty where its agent does not say. */
+export function accountWords(accounts: JobAccounts | undefined): string {
+  switch (accounts?.runs_as) {
+    case "RUNS_AS_RANGE": return "jobs run as a uid of their user's";
+    case "RUNS_AS_ACCOUNTS": return "jobs run as their user's account";
+    case "RUNS_AS_OWNER": return `jobs of ${accounts.owner || "nobody"} alone, as ${accounts.account}`;
+    case "RUNS_AS_SHARED": return `jobs of all users run as ${accounts.account}`;
+    default: return "";
+  }
 }

@@ -7,7 +7,7 @@ import { isAdmin } from "../person.ts";
 import { addressOf } from "../router.ts";
 import { now } from "../time.ts";
 import { time } from "../values.ts";
-import { counted, sentence, size, toneOf, word } from "../words.ts";
+import { accountWords, counted, sentence, size, toneOf, word } from "../words.ts";
 import { passes, type Shown } from "./fleet.ts";
 import type { Loads } from "./loads.ts";
 import { DeviceRow, TITLES } from "./row.ts";
@@ -169,8 +169,8 @@ export class NodeBox {
   /** What stands above the rows; called after its devices changed. */
   tell(): void {
     const { node } = this;
-    const free = [...this.rows.values()].filter((row) => row.told.is_free).length;
-    const parts = this.rows.size === 0 ? [] : [`${free} of ${counted(this.rows.size, "GPU")}`];
+    const freeCount = [...this.rows.values()].filter((row) => row.told.is_free).length;
+    const parts = this.rows.size === 0 ? [] : [`${freeCount} of ${counted(this.rows.size, "GPU")}`];
     if (node !== null) {
       const { cpus = 0, memory_bytes = "0" } = node.info ?? {};
       if (cpus > 0) parts.push(`${cpus - (node.cpus_used)} of ${counted(cpus, "CPU")}`);
@@ -183,7 +183,8 @@ export class NodeBox {
       this.button.setAttribute("aria-label", `${node.is_draining ? "Resume" : "Drain"} ${node.name}`);
       show(this.button, isAdmin());
     }
-    write(this.facts, parts.length === 0 ? "" : `free: ${parts.join(" · ")}`);
+    const free = parts.length === 0 ? "" : `free: ${parts.join(" · ")}`;
+    write(this.facts, [free, accountWords(node?.info?.job_accounts)].filter(Boolean).join("; "));
     const note = noteOn(node, this.rows.size);
     write(this.note, note);
     show(this.note, note !== "");
