@@ -41,14 +41,14 @@ NOT_LET = REFUSED | {Reason.FILE_NOT_UPLOADED, Reason.NODE_ID_TAKEN}
 """The same, where a call has another word for it."""
 
 OWNED = {
-    "a job": "Cancel UpdateJob SignalJob RequeueJob AttachJob ForwardPort ExecJob",
+    "a job": "Cancel UpdateJob SignalJob RequeueJob AttachJob ForwardPort ExecJob AccessFiles",
     "a model": "ServeModel DrainWorker StopModel",
     "secrets": "SetSecret ListSecrets RemoveSecret",
     "a file": "DownloadBlob",
     "a node": "Register Heartbeat ReportOutput FetchBlob StoreResults",
     "a worker's model": "ConnectWorker",
     # Numbers that nobody can guess stand for what these are about; sessions have tests of their own.
-    "a thing with a secret name": "OpenChannel CarryPort CarryExec CloseSession",
+    "a thing with a secret name": "OpenChannel CarryPort CarryExec CarryFiles CloseSession",
     # They make something of the caller's own, or add to what is theirs.
     "the caller's own": "Submit Ingest FindMissingBlobs UploadBlob CheckFiles OpenSession JoinProgram ReportRequests "
     "CountRequests",
@@ -99,6 +99,7 @@ def requests(scene: Scene) -> dict[str, Callable[[], Any]]:
     return {
         "ForwardPort": lambda: pb.ForwardPortRequest(target=pb.ForwardedPort(job_id=job, port=9)),
         "ExecJob": lambda: pb.ExecJobRequest(start=job_pb2.ExecStart(job_id=job, argv=["true"])),
+        "AccessFiles": lambda: files_pb2.AccessFilesRequest(target=files_pb2.AccessedFiles(job_id=job)),
         "AttachJob": lambda: pb.AttachJobRequest(job_id=job),
         "SignalJob": lambda: pb.SignalJobRequest(jobs=jobs, signal=28),
         "UpdateJob": lambda: pb.UpdateJobRequest(jobs=jobs, update_mask=mask, band=job_pb2.BAND_LOW),

@@ -39,7 +39,12 @@ pb = scheduler_pb2
 __all__ = ["private"]
 
 FILE = file("mark-files.csv", b"data of the matrix")
-MARKS = {name: f"mark-{name}" for name in (*SECRET, *PRIVATE)} | {"folder": folder(RIGHT).digest}
+UNMARKED = {"container"}
+"""It does not go with an environment; test_sight.py has both."""
+MARKS = {name: f"mark-{name}" for name in {*SECRET, *PRIVATE} - UNMARKED} | {
+    "folder": folder(RIGHT).digest,
+    "env": "mark-variable",  # no beginning of another mark
+}
 """What stands in each field of ann's job that others may not see."""
 MODEL = "of-the-matrix"
 FIRST_MESSAGE_SECONDS = 1.0
@@ -73,7 +78,8 @@ class Asks:
 
 def marks_of(who: Asks, job: int, is_shared: bool) -> set[str]:
     """The fields that somebody sees of ann's job."""
-    return {*SECRET, *PRIVATE} if who.sees_all(job) else set(PRIVATE) if is_shared else set()
+    seen = {*SECRET, *PRIVATE} if who.sees_all(job) else set(PRIVATE) if is_shared else set()
+    return seen - UNMARKED
 
 
 def about(call: str, job: int) -> Any:
@@ -186,6 +192,7 @@ async def anns_job(ann: Client) -> int:
         await upload(ann, data)
     spec.folder.CopyFrom(folder(RIGHT))
     spec.results.append(MARKS["results"])
+    spec.environment.setup = f"true {MARKS['environment']}"
     job = (await ann.submit_specs([spec])).first_job_id
     assert (await ann.wait(job)).state == job_pb2.JOB_STATE_SUCCEEDED
     return job

@@ -48,7 +48,7 @@ def test_every_command_that_calls_a_scheduler_takes_its_address_and_a_time_out()
 
 def test_what_follows_takes_the_four_time_outs() -> None:
     followers = {name for name, options in options_of_every_command().items() if options >= TIME_OUTS}
-    assert followers == {"submit", "run", "shell", "attach", "logs", "wait"}
+    assert followers == {"submit", "run", "shell", "attach", "logs", "wait", "notebook"}
 
 
 def test_what_other_programs_call_a_command_leads_to_it(gpuctl: Gpuctl) -> None:

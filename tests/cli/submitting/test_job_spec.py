@@ -268,6 +268,7 @@ def test_every_option_is_tried_in_a_command_that_is_shown() -> None:
         *("min_memory", "gpu_model", "nodes", "gpus_per_node", "no_span", "node_gpu_ids", "allow_busy", "max_fails"),
         *("array", "cwd", "env_all"),  # one by one in tests/fields/test_job_fields.py
         *("image", "mount", "image_secret"),  # there, too: two need the first
+        *("requirements", "uv", "conda", "setup"),  # there, too: one of them goes with files
         *("begin", "config"),  # of now: they are not in the line
     }
     assert set(TRIED) | elsewhere == {each.name for each in fields(JobOptions)}
