@@ -68,6 +68,9 @@ class SubmitOptions(TypedDict, total=False):
     uv: bool
     conda: Place | None
     setup: str | None
+    image: str | None
+    mount: Words | None
+    image_secret: str | None
     download: Words | None
     output_file: Place | None
     nice: int
