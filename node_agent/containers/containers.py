@@ -16,6 +16,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from ..keeper.containers.ending import first_process
 from ..keeper.containers.state import read_state
 from ..keeper.jail import give_all
 from .engine import BY_NODES, ContainerTrouble, Engine, EngineFacts, refusing, said_by
-from .images import Images
+from .images import PULLS_AT_ONCE_MAX, Images
 from .making import AGENT_LABEL, ATTEMPT_LABEL, JOB_LABEL, Wanted, request_of
 from .mounts import AllowedMount, checked_mount
 
@@ -80,6 +81,7 @@ class Containers:
         self._changed = changed
         self._engine = Engine(settings().engine)
         self._images = Images(self._folder)
+        self._pulling = ThreadPoolExecutor(PULLS_AT_ONCE_MAX, thread_name_prefix="images")
         self._facts: EngineFacts | None = None
         self._seen: EngineFacts | None = None
         self._first: asyncio.Task[None] | None = None
@@ -141,7 +143,7 @@ class Containers:
     async def prepare(self, command: LaunchAttempt) -> Refusal | None:
         """Have its image here, and check what it is to be shown; answers what speaks against it."""
         try:
-            await asyncio.to_thread(self._prepare, command)
+            await asyncio.get_running_loop().run_in_executor(self._pulling, self._prepare, command)
         except ContainerTrouble as trouble:
             return trouble.refusal
         return None

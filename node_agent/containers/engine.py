@@ -38,10 +38,11 @@ WHY_CHARS_MAX = 1000
 
 
 class ContainerTrouble(Exception):
-    """No container can be had; the launch is refused with this."""
+    """No container can be had; the launch is refused with this. `may_pass`: it is worth another try."""
 
-    def __init__(self, reason: RefusalReason, detail: str) -> None:
+    def __init__(self, reason: RefusalReason, detail: str, *, may_pass: bool = False) -> None:
         super().__init__(detail)
+        self.may_pass = may_pass
         self.refusal = Refusal(reason, detail)
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,10 @@ _log = logging.getLogger(__name__)
 
 PULL_TRIES = 3
 PULL_SECONDS_MAX = 3600
-"""How long an image may come."""
+"""How long an image may come, all tries together."""
+
+PULLS_AT_ONCE_MAX = 4
+"""So many launches of a node have their images come at a time; more wait, and nothing else that its agent does."""
 
 RECORD = "private-images.json"
 PRIVATE_MAX = 10_000
@@ -58,6 +62,7 @@ class Images:
     def _pull(self, client: Any, image: str, credentials: str) -> None:
         auth = auth_of(credentials, image) if credentials else {}
         repository, tag = _parted(image)
+        deadline = time.monotonic() + PULL_SECONDS_MAX
         _log.info("pulling image %s", image)
         for number in range(PULL_TRIES):
             try:
@@ -65,9 +70,12 @@ class Images:
                     for step in client.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
                         if step.get("error"):
                             raise _trouble(image, " ".join(str(step["error"]).split()))
+                        if time.monotonic() > deadline:
+                            why = f"image {image} was not here after {PULL_SECONDS_MAX // 60} minutes"
+                            raise ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why)
                 break
             except ContainerTrouble as trouble:
-                if number + 1 == PULL_TRIES or not getattr(trouble, "may_pass", False):
+                if number + 1 == PULL_TRIES or not trouble.may_pass:
                     raise
         if not _is_here(client, image):
             raise ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, f"image {image} was pulled, and is not there")
@@ -138,9 +146,8 @@ def _trouble(image: str, said: str) -> ContainerTrouble:
         return ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why)
     if any(word in small for word in MISSING):
         return ContainerTrouble(RefusalReason.IMAGE_NOT_FOUND, f"there is no image {image}: {said}")
-    trouble = ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, f"image {image} cannot be pulled: {said}")
-    trouble.may_pass = True  # type: ignore[attr-defined]
-    return trouble
+    why = f"image {image} cannot be pulled: {said}"
+    return ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why, may_pass=True)
 
 
 def auth_of(credentials: str, image: str) -> dict[str, str]:

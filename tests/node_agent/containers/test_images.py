@@ -106,3 +106,11 @@ def test_names_of_images() -> None:
         "reg:5000",
         "localhost",
     ]
+
+
+def test_a_pull_that_never_comes_to_its_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node_agent.containers.images.PULL_SECONDS_MAX", -1)
+    engine = FakeEngine()
+    monkeypatch.setattr(engine, "pull", lambda *words, **more: iter([{"status": "Downloading"}] * 2))
+    with pytest.raises(ContainerTrouble, match="was not here after"):
+        Images(tmp_path).have(engine, asked(), "ada")
