@@ -45,7 +45,7 @@ class ReachedFile:
     """A file that is being read, as it was when it was opened."""
 
     def __init__(self, top: int, path: str) -> None:
-        with _told(path):
+        with _refusing(path):
             self._descriptor = open_beneath(top, _checked(path))
             self._status = os.fstat(self._descriptor)
         self._path = path
@@ -67,7 +67,7 @@ class ReachedFile:
     def read(self, size: int) -> bytes:
         """Its next bytes, so many unless it ends. NotReached where it has changed."""
         wanted = min(size, self._status.st_size - self._at)
-        with _told(self._path):
+        with _refusing(self._path):
             data = os.pread(self._descriptor, wanted, self._at)
         if len(data) < wanted:
             raise self._changed()
@@ -100,7 +100,7 @@ class WrittenFile:
             raise NotReached(Reason.INVALID_ARGUMENT, f"{path!a} has no such size and SHA-256")
         *folders, self._name = path.split("/")
         self._part = f"{PART_PREFIX}{asked.digest[:32]}{PART_SUFFIX}"
-        with _told(path):
+        with _refusing(path):
             self._folder = _made(top, folders)
             try:
                 self._descriptor = self._opened(owner)
@@ -117,7 +117,7 @@ class WrittenFile:
         """Add bytes. NotReached for more than were said, and where the disk is full."""
         if self.offset + len(data) > self._asked.size_bytes:
             raise NotReached(Reason.INVALID_ARGUMENT, f"{self._asked.path!a} came with more bytes than were said")
-        with _told(self._asked.path):
+        with _refusing(self._asked.path):
             written = 0
             while written < len(data):
                 written += os.pwrite(self._descriptor, data[written:], self.offset + written)
@@ -130,7 +130,7 @@ class WrittenFile:
             with suppress(OSError):
                 os.unlink(self._part, dir_fd=self._folder)
             raise NotReached(Reason.DIGEST_MISMATCH, f"other bytes came of {self._asked.path!a} than were said")
-        with _told(self._asked.path):
+        with _refusing(self._asked.path):
             os.fchmod(self._descriptor, 0o700 if self._asked.is_executable else 0o600)
             os.fsync(self._descriptor)
             os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -165,7 +165,7 @@ def listed(top: int, path: str, left_out: list[str]) -> Iterator[files_pb2.Folde
         yield from _walk(top, "", left_out, [0], 0)
         return
     path = _checked(path)
-    with _told(path):
+    with _refusing(path):
         *folders, name = path.split("/")
         above = _made(top, folders, makes=False)
         try:
@@ -258,7 +258,7 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def _refusing(path: str) -> Iterator[None]:
     """Say what the system says of a path. Raises NotReached."""
     try:
         yield
