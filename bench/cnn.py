@@ -52,7 +52,7 @@ class Small:
 if __name__ == "__main__":
     batch, seconds = int(sys.argv[1]), float(sys.argv[2])
     model = Small()
-    model.load("cpu")
+    model.load(sys.argv[3])
     items = list(np.random.default_rng(0).random((batch, 3, 64, 64), np.float32))
     for _ in range(10):
         model.predict(items)
@@ -64,18 +64,18 @@ if __name__ == "__main__":
 """
 
 
-def measure(folder: Path, run: Run) -> list[Row]:
-    """Items a second of the served class, beside those of calling it."""
+def measure(folder: Path, run: Run, device: str = "cpu") -> list[Row]:
+    """Items a second of the served class, beside those of calling it; `device` is torch's word for where."""
     program = folder / "cnn.py"
     program.write_text(NETWORK)
     port = free_port()
-    command = [sys.executable, "-P", "-m", "gpufleet.inference.predict", "cnn:Small", "--device", "cpu"]
+    command = [sys.executable, "-P", "-m", "gpufleet.inference.predict", "cnn:Small", "--device", device]
     rows = []
     with running([*command, "--max-batch", str(BATCH), "--port", str(port)], port, folder):
         _wait_until_ready(port)
         for _ in range(run.repeats):
             served = _served(port)
-            called = [sys.executable, str(program), str(BATCH), str(BURST_S)]
+            called = [sys.executable, str(program), str(BATCH), str(BURST_S), device]
             direct = float(subprocess.run(called, check=True, capture_output=True, text=True).stdout)
             name = f"predict: images/s of a small CNN, {CALLERS} callers, batches of {BATCH}"
             rows.append(Row(name, served, "/s", direct, "calling it directly"))

@@ -6,6 +6,7 @@ import importlib
 import math
 import threading
 import time
+from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 from .device import Device, DeviceSample, SourceStatus, Unavailable, Vendor
 from .host import memory_installed_bytes
-from .nvml_reading import Reading, read_counters, troubles_now
+from .nvml_energy import EnergyCount
+from .nvml_reading import AbsentUntil, Reading, read_counters, troubles_now
 from .nvml_trouble import LIBRARY_GONE, TroubleLog, XidWatch
 
 OPEN_AGAIN_SECONDS = 5.0
@@ -57,6 +59,8 @@ class NvmlReader:
         self._problems: list[str] = []
         self._handles: dict[str, Any] = {}
         self._gone: dict[str, int] = {}
+        self._energy: defaultdict[str, EnergyCount] = defaultdict(EnergyCount)
+        self._absent: defaultdict[str, AbsentUntil] = defaultdict(dict)
         self._opening = threading.Lock()
         self._opened_at = -math.inf
         self._devices = self._find()
@@ -69,7 +73,7 @@ class NvmlReader:
     def read(self, device: Device) -> DeviceSample:
         uuid = device.uuid
         reading = self._reading(uuid)
-        sample = read_counters(reading, uuid)
+        sample = read_counters(reading, uuid, self._energy[uuid])
         if sample.ecc_uncorrected_count is not None:
             self._log.ecc_counted(uuid, sample.ecc_uncorrected_count)
         troubles = (*troubles_now(reading), *self._log.troubles(uuid))
@@ -134,7 +138,7 @@ class NvmlReader:
         """A pass over the device; one that was gone may be back after a reset, under a new handle."""
         gone = self._gone.get(uuid)
         if gone is None:
-            return Reading(self._nvml, self._handles[uuid])
+            return Reading(self._nvml, self._handles[uuid], self._absent[uuid])
         reading = Reading(self._nvml)
         handle = reading.counter(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
         if handle is None:
@@ -142,6 +146,7 @@ class NvmlReader:
             return reading
         self._handles[uuid] = handle
         self._gone.pop(uuid, None)
+        self._absent.pop(uuid, None)
         return Reading(self._nvml, handle)
 
     def _find(self) -> tuple[Device, ...]:

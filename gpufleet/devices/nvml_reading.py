@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from .device import DeviceProcess, DeviceSample, Trouble, TroubleKind
+from .nvml_energy import EnergyCount
 from .nvml_trouble import ABSENT, GONE
 
 T = TypeVar("T")
+AbsentUntil: TypeAlias = dict[tuple[Any, ...], float]
 
 PROCESSES_PER_DEVICE_MAX = 1024
 FAILURES_NAMED_MAX = 3
+ABSENT_S = 60.0
+"""How long a counter that the device lacks is not asked for again: to be told so costs more than most counters do."""
 
 # The reasons that slow a device down; idle, a clock the user chose and display clocks are no throttling.
 THROTTLE_REASONS = {
@@ -26,19 +31,22 @@ THROTTLE_REASONS = {
 class Reading:
     """Asks for counters, remembers what failed, and stops asking a device that is gone.
 
-    `gone` is the NVML return code that said so; `failures` are errors that are no mere absence.
+    `gone` is the NVML return code that said so; `failures` are errors that are no mere absence. `absent_until_s` is
+    what earlier passes over the same device found absent, by call and what it asks for beside the
+    device.
     """
 
-    def __init__(self, nvml: Any, handle: Any = None) -> None:
+    def __init__(self, nvml: Any, handle: Any = None, absent_until_s: AbsentUntil | None = None) -> None:
         self.nvml = nvml
         self.handle = handle
+        self._absent_until_s = {} if absent_until_s is None else absent_until_s
         self.gone: int | None = None
         self.failures: list[str] = []
         self.has_answered = False
 
     def counter(self, call: Callable[..., T], *arguments: Any) -> T | None:
         """The counter, or None when it is absent, fails, or the device is gone."""
-        if self.gone is not None:
+        if self.gone is not None or time.monotonic() < self._absent_until_s.get((call, *arguments[1:]), 0.0):
             return None
         try:
             value = call(*arguments)
@@ -47,6 +55,8 @@ class Reading:
                 self.gone = error.value
             elif error.value not in ABSENT:
                 self.failures.append(str(error))
+            elif error.value == self.nvml.NVML_ERROR_NOT_SUPPORTED:
+                self._absent_until_s[call, *arguments[1:]] = time.monotonic() + ABSENT_S
             return None
         except UnicodeDecodeError as error:
             self.failures.append(str(error))
@@ -70,7 +80,7 @@ class Reading:
         return memory if memory is not None else self.counter(ask, handle)
 
 
-def read_counters(reading: Reading, uuid: str) -> DeviceSample:
+def read_counters(reading: Reading, uuid: str, energy: EnergyCount) -> DeviceSample:
     """Everything that the device tells of itself now; troubles and XID are added by the caller."""
     nvml, handle, counter = reading.nvml, reading.handle, reading.counter
     memory = reading.memory()
@@ -78,6 +88,7 @@ def read_counters(reading: Reading, uuid: str) -> DeviceSample:
     throttle = reading.first(
         (nvml.nvmlDeviceGetCurrentClocksEventReasons, nvml.nvmlDeviceGetCurrentClocksThrottleReasons), handle
     )
+    power_mw = counter(nvml.nvmlDeviceGetPowerUsage, handle)
     return DeviceSample(
         uuid=uuid,
         memory_total_bytes=int(memory.total) if memory is not None else None,
@@ -86,9 +97,9 @@ def read_counters(reading: Reading, uuid: str) -> DeviceSample:
         utilization_percent=int(utilization.gpu) if utilization is not None else None,
         memory_utilization_percent=int(utilization.memory) if utilization is not None else None,
         temperature_c=counter(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        power_mw=counter(nvml.nvmlDeviceGetPowerUsage, handle),
+        power_mw=power_mw,
         power_limit_mw=counter(nvml.nvmlDeviceGetEnforcedPowerLimit, handle),
-        energy_mj=counter(nvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+        energy_mj=energy.read(lambda: counter(nvml.nvmlDeviceGetTotalEnergyConsumption, handle), power_mw),
         clock_sm_mhz=counter(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
         clock_memory_mhz=counter(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
         fan_percent=counter(nvml.nvmlDeviceGetFanSpeed, handle),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.devices.opening import open_devices
 from tests.gpu import smi
 from tests.gpu.results import Results
 
@@ -30,6 +31,8 @@ def gpus() -> list[smi.Shown]:
     shown = smi.ask()
     if any(each.texts["mig.mode.current"] == "Enabled" for each in shown):
         pytest.skip("a GPU is in MIG mode, and only whole GPUs are given: nvidia-smi -mig 0")
+    # The driver's library keeps the pipes that it opens in a process when it is first used there.
+    open_devices(node="here", interval_seconds=3600).close()
     return shown
 
 
