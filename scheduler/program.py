@@ -215,6 +215,7 @@ class Program:
             set_log_level=self._set_log_level,
             streams_max=lambda: settings.now.limits.streams_max,
             output_is_shared=lambda: settings.now.privacy.output == "team",
+            results_kept=lambda: _span(settings.now.files.keep_results),
             handlers=lambda: settings.now.handlers,
         )
         positions = StorePositions(

@@ -6,6 +6,7 @@ from typing import Any
 
 from .files import STORED_HEADER
 from .forms import FORM
+from .left_files import LEFT_PATH
 from .refusals import refusals
 from .schemas import DIGITS, Schema
 from .table import PREFIX
@@ -19,6 +20,8 @@ UPLOADED: Schema = {
     "required": ["stored_bytes"],
     "properties": {"stored_bytes": DIGITS | {"description": "Bytes that are stored, on the disk."}},
 }
+ERRORS = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+ABOUT_LEFT = "They are for whoever reads what the job writes; docs/files.md says how long they are kept."
 STORED = {STORED_HEADER: {"description": "How many of its first bytes are stored.", "schema": {"type": "integer"}}}
 
 
@@ -56,6 +59,7 @@ def add_files(paths: dict[str, dict[str, Any]]) -> None:
         "content": {"*/*": {"schema": {}}},
     }
     paths[f"{PREFIX}/files/{{digest}}"] = _of_a_file()
+    paths[LEFT_PATH.replace(":path}", "}")] = _of_a_left_file()
 
 
 def _form(needed: list[str], **properties: Schema) -> Schema:
@@ -96,18 +100,56 @@ def _of_a_file() -> dict[str, Any]:
     get = _operation("get", "The bytes of a file that was uploaded", [digest])
     get["responses"] = {"200": whole, **refusals(has_body=False)}
     head = _operation("head", "Whether a file is stored, and else how much of it", [digest])
-    head["responses"] = {
-        "200": {"description": "It is."},
-        **{status: {"description": each["description"]} for status, each in refusals(has_body=False).items()},
-    }
+    head["responses"] = {"200": {"description": "It is."}, **_without_content()}
     return {"put": put, "get": get, "head": head}
 
 
+def _of_a_left_file() -> dict[str, Any]:
+    number: Schema = {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"}
+    path: Schema = {"type": "string", "minLength": 1}
+    rank: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+    wanted: Schema = {"type": "string", "pattern": "^bytes=[0-9]{1,18}-[0-9]{0,18}$"}
+    parameters: list[dict[str, Any]] = [
+        _parameter("job_id", "path", number, "The job's id."),
+        _parameter("path", "path", path, "The file's path, as /jobs/{job_id}/files names it; its slashes as they are."),
+        _parameter("rank", "query", rank, "The rank that left it, 0 by default."),
+        _parameter("Range", "header", wanted, "The part that is wanted, as bytes=FIRST-LAST."),
+    ]
+    file = {"*/*": {"schema": BYTES}}
+    whole = {"description": "The file. Its type is what its name says, where a browser cannot run it."}
+    missing = {"description": "It has none of the bytes that Range wants.", "content": ERRORS}
+    get = _described("get", "left_file", "The bytes of a file that a job left", ABOUT_LEFT, parameters)
+    get["responses"] = {
+        "200": whole | {"content": file},
+        "206": {"description": "The part that Range wants.", "content": file},
+        "304": {"description": "It is still the one that If-None-Match names."},
+        "416": missing,
+        **refusals(has_body=False),
+    }
+    head = _described("head", "left_file", "Whether a job left a file, and its size", ABOUT_LEFT, parameters[:3])
+    head["responses"] = {"200": {"description": "It did; Content-Length is its size."}, **_without_content()}
+    return {"get": get, "head": head}
+
+
+def _parameter(name: str, place: str, schema: Schema, description: str) -> dict[str, Any]:
+    told = {"name": name, "in": place, "schema": schema, "description": description}
+    return told | {"required": True} if place == "path" else told
+
+
+def _without_content() -> dict[str, Any]:
+    return {status: {"description": each["description"]} for status, each in refusals(has_body=False).items()}
+
+
 def _operation(verb: str, summary: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    about = "Files are each person's own; docs/files.md says what is kept, and for how long."
+    return _described(verb, "files_digest", summary, about, parameters)
+
+
+def _described(verb: str, of: str, summary: str, about: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "operationId": f"{verb}_files_digest",
+        "operationId": f"{verb}_{of}",
         "tags": ["jobs"],
         "summary": summary,
-        "description": f"{summary}. Files are each person's own; docs/files.md says what is kept, and for how long.",
+        "description": f"{summary}. {about}",
         "parameters": parameters,
     }

@@ -23,6 +23,7 @@ from ..dashboard.streams import Events
 from .files import Files
 from .forms import is_form
 from .ingesting import Ingesting
+from .left_files import LEFT_PATH, LeftFiles
 from .openapi import document
 from .requests import KEY_HEADER, asked_of
 from .table import NOT_BY_COOKIE, PREFIX, ROWS, Form, Row
@@ -49,6 +50,7 @@ class Api:
         """`models` answers what lies under /m: a file that comes may be for one of them."""
         self._dashboard = dashboard
         self._files = Files(dashboard, uploads)
+        self._left_files = LeftFiles(dashboard)
         self._ingesting = Ingesting(dashboard, uploads, models)
 
     def routes(self, others: Sequence[BaseRoute] = ()) -> list[BaseRoute]:
@@ -65,6 +67,7 @@ class Api:
             described,
             *(Route(path, _Endpoint(self._answering(by_path[path]))) for path in paths),
             Route(FILE_PATH, _Endpoint(_guarded(files))),
+            Route(LEFT_PATH, _Endpoint(_guarded({"GET": self._left_files.get, "HEAD": self._left_files.get}))),
             Route(PREFIX, unknown),
             Route(PREFIX + "/{rest:path}", unknown),
         ]

@@ -179,7 +179,7 @@ LEFT_OUT: Mapping[str, str] = {
     "UploadBlob": "PUT /files/{digest} is it: the bytes are the body (files.py)",
     "DownloadBlob": "GET /files/{digest} is it: the bytes are the answer (files.py)",
     "CheckFiles": "about a folder that the caller sees, too, which a gateway does not know: gpuctl, or gRPC",
-    "DownloadFile": "gpuctl cp is it; bytes of jobs have no path here yet",
+    "DownloadFile": "GET /jobs/{job_id}/files/{path} is it: the bytes are the answer (left_files.py)",
 }
 """Calls without a path, and why."""
 

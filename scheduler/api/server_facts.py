@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpufleet.config.handler_settings import Handlers
 
-from ..state.units import Instant
+from ..state.units import Instant, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,5 +23,7 @@ class ServerFacts:
     streams_max: Callable[[], int]
     output_is_shared: Callable[[], bool]
     """Whether everybody with a token reads what jobs write, and how they run: `[privacy] output`."""
+    results_kept: Callable[[], Span]
+    """For how long what jobs left is kept: `[files] keep_results`."""
     handlers: Callable[[], Handlers]
     """What takes files that come by ingest, by pattern of content types: `[handlers]`."""

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason
@@ -19,6 +19,7 @@ from gpufleet.host.whole_file import replace_file
 from gpufleet.jobs.files import is_digest
 
 from ..state.ids import JobId, RankKey, UserName
+from ..state.units import SECOND, Instant
 
 MISSING_CHARS_MAX = 300
 """Of the sentence about what is missing."""
@@ -28,12 +29,14 @@ BYTES_MAX = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a rank left: whose it is, the digest of its manifest, what is not in that; `is_new`: it came just now."""
+    """What a rank left: whose it is, the digest of its manifest, what is not in that; `is_new`: it came just now.
+    `stored_at` is known of what was read."""
 
     user: UserName
     digest: str
     problems: tuple[str, ...]
     is_new: bool = False
+    stored_at: Instant | None = field(default=None, compare=False)
 
 
 def missing_words(problems: tuple[str, ...]) -> str:
@@ -100,7 +103,9 @@ def _read(file: Path) -> Stored | None:
     try:
         with file.open("rb") as opened:
             found = json.loads(opened.read(BYTES_MAX))
-        stored = Stored(UserName(found["user"]), found["digest"], tuple(map(str, found["problems"])))
+            at = Instant(round(os.fstat(opened.fileno()).st_mtime * SECOND))
+        problems = tuple(map(str, found["problems"]))
+        stored = Stored(UserName(found["user"]), found["digest"], problems, stored_at=at)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return stored if is_digest(stored.digest) else None

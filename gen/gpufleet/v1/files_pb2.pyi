@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -552,6 +553,8 @@ class RankFiles(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    STORE_TIME_FIELD_NUMBER: _builtins.int
+    DROP_TIME_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """Number of the attempt."""
     rank: _builtins.int
@@ -570,6 +573,14 @@ class RankFiles(_message.Message):
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is not among them, and why."""
 
+    @_builtins.property
+    def store_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was stored; absent where it is not."""
+
+    @_builtins.property
+    def drop_time(self) -> _timestamp_pb2.Timestamp:
+        """When it is dropped, by [files] keep_results as it is now; absent where it is not stored."""
+
     def __init__(
         self,
         *,
@@ -580,10 +591,12 @@ class RankFiles(_message.Message):
         problems: _abc.Iterable[_builtins.str] | None = ...,
         state: Global___ResultsState.ValueType = ...,
         message: _builtins.str = ...,
+        store_time: _timestamp_pb2.Timestamp | None = ...,
+        drop_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drop_time", b"drop_time", "store_time", b"store_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "files", b"files", "is_stored", b"is_stored", "message", b"message", "problems", b"problems", "rank", b"rank", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "drop_time", b"drop_time", "files", b"files", "is_stored", b"is_stored", "message", b"message", "problems", b"problems", "rank", b"rank", "state", b"state", "store_time", b"store_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -877,6 +890,7 @@ class DownloadFileRequest(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job's id."""
     path: _builtins.str
@@ -885,6 +899,8 @@ class DownloadFileRequest(_message.Message):
     """Offset of the first byte wanted, up to the file's size."""
     rank: _builtins.int
     """The rank that left it."""
+    length_bytes: _builtins.int
+    """How many bytes are wanted; 0 for all up to the end of the file. Of a part nothing else is read, and no digest is told."""
     def __init__(
         self,
         *,
@@ -892,10 +908,11 @@ class DownloadFileRequest(_message.Message):
         path: _builtins.str = ...,
         offset: _builtins.int = ...,
         rank: _builtins.int = ...,
+        length_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "offset", b"offset", "path", b"path", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "length_bytes", b"length_bytes", "offset", b"offset", "path", b"path", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -910,23 +927,33 @@ class DownloadFileResponse(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     """Offset of the first byte."""
     data: _builtins.bytes
     """The bytes."""
     digest: _builtins.str
     """In the last one: SHA-256 of the whole file, in lower-case hexadecimal, also of what lies before the offset."""
+    size_bytes: _builtins.int
+    """In the first one: size of the whole file in bytes."""
+    version: _builtins.str
+    """In the first one: names what is in the file. The file of another attempt, or of another path, has another one."""
     def __init__(
         self,
         *,
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
         digest: _builtins.str = ...,
+        size_bytes: _builtins.int | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "data", b"data", "digest", b"digest", "offset", b"offset", "size_bytes", b"size_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
 
 Global___DownloadFileResponse: _TypeAlias = DownloadFileResponse  # noqa: Y015

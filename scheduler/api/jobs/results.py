@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -17,6 +17,8 @@ from ...blobs.results import Stored
 from ...blobs.store import BlobStore
 from ...state.ids import JobId, UserName
 from ...state.jobs import Job
+from ...state.units import Span, after
+from ...wire.convert import timestamp
 from ..sight import Sight
 from .finding import JobsFound
 from .what_came import RankLeft, left_by_ranks
@@ -31,6 +33,16 @@ class _Run:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that a job left: whose it is, where its bytes lie, and what names them."""
+
+    user: UserName
+    size_bytes: int
+    runs: tuple[_Run, ...]
+    version: str
+
+
 class ResultCalls(JobsFound):
     """What jobs left. Each public method is one RPC."""
 
@@ -41,27 +53,44 @@ class ResultCalls(JobsFound):
         """What each rank of the newest attempt left of which anything is stored or still to come."""
         job = await self._read_job(request.job_id)
         ranks = await left_by_ranks(self.engine, self.blobs, job)
-        return await asyncio.to_thread(_listed, self.blobs, ranks)
+        return await asyncio.to_thread(_listed, self.blobs, ranks, self.facts.results_kept())
 
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest
     ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
-        """The bytes of a file from the offset on."""
+        """The bytes of a file from the offset on, all of them or a part."""
         job = await self._read_job(request.job_id)
+        if request.length_bytes < 0:
+            raise invalid("length_bytes", f"is {request.length_bytes:,}", next_step="leave it out for all of the file")
         ranks = await left_by_ranks(self.engine, self.blobs, job)
-        user, size, runs = await asyncio.to_thread(_found, self.blobs, job, ranks, request.rank, request.path)
-        if not 0 <= request.offset <= size:
-            why = f"{request.offset:,} is not within the file's {size:,} bytes"
+        file = await asyncio.to_thread(_found, self.blobs, job, ranks, request.rank, request.path)
+        if not 0 <= request.offset <= file.size_bytes:
+            why = f"{request.offset:,} is not within the file's {file.size_bytes:,} bytes"
             raise GpufleetError(Reason.OFFSET_OUT_OF_RANGE, why)
         with self.one_stream():
-            offset, sha = 0, hashlib.sha256()
-            for run in runs:
-                for data in await asyncio.to_thread(_pieces, self.blobs, user, run, sha):
-                    skipped = max(0, request.offset - offset)  # what the caller has counts for the digest alone
-                    if skipped < len(data):
-                        yield files_pb2.DownloadFileResponse(offset=offset + skipped, data=data[skipped:])
-                    offset += len(data)
-            yield files_pb2.DownloadFileResponse(offset=offset, digest=sha.hexdigest())
+            is_first = True
+            async for piece in self._pieces(file, request):
+                if is_first:
+                    piece.size_bytes, piece.version, is_first = file.size_bytes, file.version, False
+                yield piece
+
+    async def _pieces(
+        self, file: _File, request: files_pb2.DownloadFileRequest
+    ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
+        """The wanted bytes; the last piece has none, and of a whole file the digest."""
+        wanted, offset, sha = file.runs, 0, None
+        if request.length_bytes:
+            wanted, offset = _part(file.runs, request.offset, request.length_bytes), request.offset
+        else:
+            sha = hashlib.sha256()
+        for run in wanted:
+            for data in await asyncio.to_thread(_read, self.blobs, file.user, run, sha):
+                skipped = max(0, request.offset - offset)  # what the caller has counts for the digest alone
+                if skipped < len(data):
+                    yield files_pb2.DownloadFileResponse(offset=offset + skipped, data=data[skipped:])
+                offset += len(data)
+        digest = sha.hexdigest() if sha is not None else ""
+        yield files_pb2.DownloadFileResponse(offset=offset, digest=digest)
 
     async def _read_job(self, job_id: int) -> Job:
         job = await self.find(job_id)
@@ -69,11 +98,19 @@ class ResultCalls(JobsFound):
         return job
 
 
-def _listed(blobs: BlobStore, ranks: list[RankLeft]) -> files_pb2.ListFilesResponse:
+def _listed(blobs: BlobStore, ranks: list[RankLeft], kept: Span) -> files_pb2.ListFilesResponse:
     answer = files_pb2.ListFilesResponse()
     for each in ranks:
         key, stored = each.key, each.stored
-        rank = answer.ranks.add(attempt=key.attempt, rank=key.rank, is_stored=stored is not None, state=each.state)
+        at = stored.stored_at if stored is not None else None
+        rank = answer.ranks.add(
+            attempt=key.attempt,
+            rank=key.rank,
+            is_stored=stored is not None,
+            state=each.state,
+            store_time=timestamp(at),
+            drop_time=timestamp(after(at, kept)) if at is not None else None,
+        )
         if stored is None:
             rank.message = each.message
             continue
@@ -85,8 +122,8 @@ def _listed(blobs: BlobStore, ranks: list[RankLeft]) -> files_pb2.ListFilesRespo
     return answer
 
 
-def _found(blobs: BlobStore, job: Job, ranks: list[RankLeft], rank: int, path: str) -> tuple[UserName, int, list[_Run]]:
-    """Whose a file is, its size, and where its bytes lie. Errors: FILE_NOT_FOUND, INVALID_ARGUMENT."""
+def _found(blobs: BlobStore, job: Job, ranks: list[RankLeft], rank: int, path: str) -> _File:
+    """A file that a rank left. Errors: FILE_NOT_FOUND, INVALID_ARGUMENT."""
     if not 0 <= rank < max(1, len(ranks)):
         raise invalid("rank", f"is {rank}; the job has {len(ranks)}", next_step=f"see them: gpuctl files {job.id}")
     stored = ranks[rank].stored if ranks else None
@@ -96,7 +133,8 @@ def _found(blobs: BlobStore, job: Job, ranks: list[RankLeft], rank: int, path: s
     begin = 0
     for entry in folder.entries:
         if entry.path == path:
-            return stored.user, entry.size_bytes, list(_runs(folder, begin, entry.size_bytes))
+            version = hashlib.sha256(f"{stored.digest}/{path}".encode()).hexdigest()
+            return _File(stored.user, entry.size_bytes, tuple(_runs(folder, begin, entry.size_bytes)), version)
         begin += entry.size_bytes
     raise _nothing(job.id, f"left no file {path[:200]!r}")
 
@@ -116,6 +154,18 @@ def _runs(folder: Folder, begin: int, size: int) -> Iterator[_Run]:
         at += chunk.size_bytes
 
 
+def _part(runs: Iterable[_Run], offset: int, length: int) -> tuple[_Run, ...]:
+    """Where so many bytes from the offset on lie, or those that there are."""
+    found: list[_Run] = []
+    at = 0
+    for run in runs:
+        first, last = max(offset, at), min(offset + length, at + run.size)
+        if first < last:
+            found.append(_Run(run.digest, run.offset + first - at, last - first))
+        at += run.size
+    return tuple(found)
+
+
 def _folder(blobs: BlobStore, stored: Stored) -> Folder:
     try:
         return blobs.folders.read(stored.user, stored.digest)
@@ -123,8 +173,8 @@ def _folder(blobs: BlobStore, stored: Stored) -> Folder:
         raise GpufleetError(Reason.STORE_UNAVAILABLE, f"what the job left is not readable: {problem}") from None
 
 
-def _pieces(blobs: BlobStore, user: UserName, run: _Run, sha: "hashlib._Hash") -> list[bytes]:
-    """The bytes of a run, of which a chunk has 8 MiB at most; they are added to what is hashed."""
+def _read(blobs: BlobStore, user: UserName, run: _Run, sha: "hashlib._Hash | None") -> list[bytes]:
+    """The bytes of a run, of which a chunk has 8 MiB at most; they are added to what is hashed, if anything is."""
     descriptor = blobs.open(user, run.digest)
     if descriptor is None:
         raise GpufleetError(Reason.FILE_NOT_FOUND, "a part of the file is not stored any more")
@@ -134,5 +184,6 @@ def _pieces(blobs: BlobStore, user: UserName, run: _Run, sha: "hashlib._Hash") -
         os.close(descriptor)
     if len(data) != run.size:
         raise GpufleetError(Reason.STORE_UNAVAILABLE, "a part of the file is too short in the scheduler's data folder")
-    sha.update(data)
+    if sha is not None:
+        sha.update(data)
     return [data[start : start + PIECE_BYTES_MAX] for start in range(0, len(data), PIECE_BYTES_MAX)]

@@ -385,6 +385,10 @@ export interface RankFiles {
   readonly state: ResultsState;
   /** Why it is not stored; empty where it is. */
   readonly message: string;
+  /** When it was stored; absent where it is not. */
+  readonly store_time?: Timestamp;
+  /** When it is dropped, by [files] keep_results as it is now; absent where it is not stored. */
+  readonly drop_time?: Timestamp;
 }
 
 /** DownloadFileRequest names a file that a job left. */
@@ -397,6 +401,11 @@ export interface DownloadFileRequest {
   readonly offset: Int64;
   /** The rank that left it. */
   readonly rank: number;
+  /**
+   * How many bytes are wanted; 0 for all up to the end of the file. Of a part nothing else is read, and no digest is
+   * told.
+   */
+  readonly length_bytes: Int64;
 }
 
 /**
@@ -410,6 +419,10 @@ export interface DownloadFileResponse {
   readonly data: Bytes;
   /** In the last one: SHA-256 of the whole file, in lower-case hexadecimal, also of what lies before the offset. */
   readonly digest: string;
+  /** In the first one: size of the whole file in bytes. */
+  readonly size_bytes?: Int64;
+  /** In the first one: names what is in the file. The file of another attempt, or of another path, has another one. */
+  readonly version: string;
 }
 
 /**
