@@ -17,6 +17,7 @@ from gpufleet.text.units import format_size
 from .. import screen
 from ..printing import print_list
 from ..render.table import Column, Look, draw
+from ..render.words import clock
 
 Row = tuple[files_pb2.RankFiles, files_pb2.FolderEntry]
 
@@ -86,5 +87,9 @@ def _lines(job_id: int, answer: files_pb2.ListFilesResponse, look: Look) -> Iter
             yield f"What attempt {rank.attempt}{of} left {what}{f': {clean(rank.message)}' if rank.message else ''}."
         elif not rank.files and not rank.problems:
             yield f"Attempt {rank.attempt}{of} left nothing that --download chooses."
+        elif rank.HasField("store_time"):
+            now = screen.local_now()
+            kept = f", kept until {clock(rank.drop_time, now)}" if rank.HasField("drop_time") else ""
+            yield f"Stored{of} at {clock(rank.store_time, now)}{kept}."
         for problem in rank.problems:
             yield f"Not among them{of}: {clean(problem)}"

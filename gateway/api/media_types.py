@@ -28,6 +28,8 @@ _TEXT_ENDS = (".txt", ".log", ".out", ".err", ".md", ".yaml", ".yml", ".toml", "
 _BY_NAME = mimetypes.MimeTypes(filenames=())
 """What Python itself knows; a machine's own lists differ."""
 
+_BY_NAME.add_type("image/webp", ".webp")  # which Python knows since 3.13
+
 
 def media_type_of(path: str) -> str:
     """The media type of a file of this name."""

@@ -56,7 +56,7 @@ const SILENT: Problem = {
   field: "",
 };
 
-const AWAY: Problem = {
+export const AWAY: Problem = {
   reason: "GATEWAY_UNREACHABLE",
   message: "The gateway cannot be reached just now.",
   next_step: "It is tried again by itself.",
@@ -114,7 +114,7 @@ async function asked<T>(path: string, options: RequestInit, tellsSession: boolea
   }
 }
 
-async function errorIn(response: Response): Promise<CallError> {
+export async function errorIn(response: Response): Promise<CallError> {
   try {
     return new CallError(((await response.json()) as { readonly error: Problem }).error, response.status);
   } catch {

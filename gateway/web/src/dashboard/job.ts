@@ -3,6 +3,7 @@
 import { h, show as reveal } from "../dom.ts";
 import type { Attempt, Job, WatchResponse } from "../generated/messages.ts";
 import { call, CallError, stream } from "./api.ts";
+import { Files } from "./job/files.ts";
 import { Gpus } from "./job/gpus.ts";
 import { Head, missing } from "./job/head.ts";
 import { Items } from "./job/items.ts";
@@ -31,6 +32,7 @@ class JobPage {
   private readonly head: Head;
   private readonly waiting: Waiting;
   private readonly items: Items;
+  private readonly files: Files;
   private readonly gpus: Gpus;
   private readonly output: Output;
   private readonly story: Story;
@@ -45,6 +47,7 @@ class JobPage {
     this.head = new Head(id);
     this.waiting = new Waiting(id, until);
     this.items = new Items(id, until);
+    this.files = new Files(id, until);
     this.gpus = new Gpus(id, until);
     this.output = new Output(id, until);
     this.story = new Story(id, until);
@@ -58,7 +61,7 @@ class JobPage {
     const hadFocus = this.place.contains(document.activeElement);
     this.place.replaceChildren(
       this.head.element, this.waiting.element, this.items.element, this.attempts.element,
-      this.output.element, this.gpus.element, this.gpus.stats.element, this.story.element, this.placed.element,
+      this.output.element, this.files.element, this.gpus.element, this.gpus.stats.element, this.story.element, this.placed.element,
     );
     this.take(job);
     // Whoever came by a link stands at the heading, also when it is another one now.
@@ -121,6 +124,7 @@ class JobPage {
     this.head.update(this.withResults(job), attempt, at);
     this.waiting.update(job, at);
     this.items.update(job);
+    this.files.update(this.withResults(job), at);
     this.gpus.update(job, attempt);
     this.output.update(job, Number(this.attempts.select.value));
     this.placed.update(attempt, at);
@@ -129,6 +133,7 @@ class JobPage {
   private tick(): void {
     if (this.job === undefined) return;
     this.head.update(this.withResults(this.job), this.lookedAt(this.job), now() / 1_000);
+    this.files.update(this.withResults(this.job), now() / 1_000);
     void this.askResults(this.job);
   }
 
