@@ -182,10 +182,10 @@ async def test_a_file_that_breaks_off_is_not_taken_for_the_whole(tmp_path: Path)
 
         async def is_back() -> bool:
             answers.append(await had(stage, token, job, "large.bin", range="bytes=79999999-"))
-            return answers[-1].status != 503
+            return answers[-1].status == 206
 
         await until("the gateway hears the scheduler again", is_back)
-        assert (answers[-1].status, answers[-1].content) == (206, b"\0")
+        assert answers[-1].content == b"\0"
 
 
 @pytest.mark.parametrize(
