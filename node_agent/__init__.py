@@ -14,6 +14,7 @@ Read `core/duties.py` first: what the agent decides. Then `agent.py`: what is co
     notices.py notice_delivery.py        what a job's --notify hears of its course
     machine.py usage.py                  the machine: facts, samples, what jobs use, by which address others reach it
     wire.py                              the only module that knows both the contract's messages and the values
+    report_log.py                        what the agent's own log says of attempts: a line a second in a flood
     program_log.py streams.py
 
 The devices themselves, GPUs and their counters, are read by `gpufleet.devices`.

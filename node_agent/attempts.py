@@ -52,6 +52,7 @@ from .machine import sample_to_proto
 from .notices import Notices
 from .output import OutputSender
 from .ports import MasterPorts
+from .report_log import ReportLog
 from .setup.environments import Environments
 from .traces import AttemptTraces
 from .usage import Usages
@@ -93,6 +94,7 @@ class Attempts:
         self._report = report
         self._carried_out = carried_out
         self._traces = AttemptTraces(traces)
+        self._said = ReportLog()
         self._samples: dict[RankKey, tuple[DeviceSample, ...]] = {}
         self._ports = MasterPorts()
         self._holds: dict[RankKey, asyncio.TimerHandle] = {}
@@ -134,6 +136,7 @@ class Attempts:
             self._stop_holding(key)
         await self._environments.close()
         self._ports.close()
+        self._said.close()
 
     def _perform(self, actions: Iterable[Action]) -> None:
         """Do at once what needs no waiting, and begin the rest: a launch on free devices waits for the keeper only."""
@@ -330,7 +333,7 @@ class Attempts:
             samples = [sample_to_proto(each) for each in self._samples.get(report.key, ())]
             self._report(lambda now_us: {"launch_refused": wire.refused_to_proto(report, samples)})
         else:
-            _log.info("%s", sentence_of(report))
+            self._said.add(report)
             if isinstance(report, StartReport | EndReport):
                 self._notices.see(report.view)
                 self._usages.see(report.view)
@@ -351,21 +354,6 @@ def _not_begun(key: RankKey, problem: Exception) -> Refusal:
         return problem.refusal
     _log.error("attempt %s could not be begun", key, exc_info=problem)
     return Refusal(RefusalReason.SPAWN_FAILED, f"the node's agent could not begin it: {problem}")
-
-
-def sentence_of(report: AttemptReport | Prepared) -> str:
-    """A report for the agent's own log."""
-    match report:
-        case StartReport(view=view):
-            return f"attempt {view.key} runs, pid {view.pid}"
-        case EndReport(view=view):
-            return f"attempt {view.key} ended: {wire.sentence_of_end(view.end) if view.end else 'unknown'}"
-        case SpoolReport(view=view):
-            return f"the output of attempt {view.key} " + (f"waits: {view.full}" if view.full else "goes on")
-        case Prepared(key=key):
-            return f"attempt {key} is prepared"
-        case _:
-            assert_never(report)
 
 
 def report_of(

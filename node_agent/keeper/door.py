@@ -138,6 +138,7 @@ class Connection:
         self._gone = gone
         self._unpacker = Unpacker()
         self._unsent = bytearray()
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._is_open = True
         reactor.call_when_readable(peer.fileno(), self._ready)
 
@@ -171,7 +172,7 @@ class Connection:
         if self._unsent:
             self._flush()
         try:
-            data = self._peer.recv(READ_BYTES) if self._is_open else b""
+            data = self._read() if self._is_open else b""
             messages = self._unpacker.feed(data)
         except BlockingIOError:
             return
@@ -182,6 +183,11 @@ class Connection:
             self._heard(self, message)
         if not data:
             self.close()
+
+    def _read(self) -> bytes:
+        # Memory of this size, asked for anew for each message of a few hundred bytes, is mapped and unmapped each time.
+        count = self._peer.recv_into(self._buffer)
+        return bytes(self._buffer[:count])
 
     def _flush(self) -> None:
         if not self._is_open:
