@@ -57,8 +57,23 @@ class OnUvloop:
         return {UVLOOP: uvloop.new_event_loop}
 
 
+class NamesFailures:
+    """Names each test that fails when it does: of a run that is cut off, the summary never comes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Say which, and where in its course."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.write_line(f"\nFAILED in its {report.when}: {report.nodeid}", red=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Mark this session's processes, at the first moment there can be any."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NamesFailures(config))
     os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
     # Both loops are there: a run says which one its tests and its programs have (make test-uvloop).
     if os.environ.setdefault(EVENT_LOOP_VARIABLE, ASYNCIO) == UVLOOP:
