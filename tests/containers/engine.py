@@ -77,6 +77,8 @@ class EngineOfTests:
 
     folder: Path
     options: tuple[str, ...]
+    inside: tuple[str, ...] = ()
+    """What its command line begins with: how to get into the network that its containers have."""
 
     @property
     def socket(self) -> str:
@@ -140,7 +142,7 @@ class EngineProcess:
         log = (self._engine.folder / "engine.log").open("ab")
         command = ["podman", *self._engine.options, "system", "service", "--time", "0", self._engine.url]
         self._process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", BEGIN, "sh", *command],
+            [*self._engine.inside, "unshare", "--mount", "sh", "-c", BEGIN, "sh", *command],
             stdout=log,
             stderr=log,
             env=environment(self._engine.folder),
@@ -174,7 +176,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_engine(folder: Path) -> Iterator[tuple[EngineOfTests, EngineProcess]]:
+def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple[EngineOfTests, EngineProcess]]:
     """An engine with the image IMAGE; ended with all its containers."""
     runtime = shutil.which("crun") or shutil.which("runc")
     wrapper = folder / "runtime"
@@ -185,10 +187,10 @@ def running_engine(folder: Path) -> Iterator[tuple[EngineOfTests, EngineProcess]
         *("--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"),
         *("--cgroup-manager", "cgroupfs", "--runtime", str(wrapper), "--events-backend", "file"),
     )
-    engine = EngineOfTests(folder, options)
+    engine = EngineOfTests(folder, options, inside)
     process = EngineProcess(engine)
     try:
-        _import_image(engine)
+        _import_busybox(engine)
         process.start()
         yield engine, process
     finally:
@@ -196,7 +198,7 @@ def running_engine(folder: Path) -> Iterator[tuple[EngineOfTests, EngineProcess]
         _podman(engine, "rm", "--force", "--all", "--time", "0")
 
 
-def _import_image(engine: EngineOfTests) -> None:
+def _import_busybox(engine: EngineOfTests) -> None:
     files = engine.folder / "image"
     (files / "bin").mkdir(parents=True)
     busybox = shutil.which("busybox")
@@ -208,9 +210,15 @@ def _import_image(engine: EngineOfTests) -> None:
         (files / name).mkdir()
     (files / "tmp").chmod(0o1777)
     (files / "etc" / "not-a-program").write_text("nothing")
+    import_image(engine, files, IMAGE, "ENV=FROM_IMAGE=yes", "WORKDIR=/work")
+
+
+def import_image(engine: EngineOfTests, files: Path, name: str, *changes: str) -> None:
+    """Give the engine an image of what lies in the folder, with these lines of a Containerfile."""
     archive = engine.folder / "image.tar"
     subprocess.run(["tar", "--create", "--file", archive, "--directory", files, "."], check=True)
-    _podman(engine, "import", "--change", "ENV=FROM_IMAGE=yes", "--change", "WORKDIR=/work", str(archive), IMAGE)
+    _podman(engine, "import", *(word for each in changes for word in ("--change", each)), str(archive), name)
+    archive.unlink()
 
 
 def _podman(engine: EngineOfTests, *words: str) -> str:

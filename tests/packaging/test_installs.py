@@ -1,29 +1,20 @@
-"""Wheel, sdist → wheel and editable installs, each tried in an environment of its own, without a network.
-
-The environments borrow the dependencies of the one that runs the tests: they are on the path behind what is
-installed, and their own .pth files are not followed, so that a checkout installed there for development stays unseen.
-"""
+"""Wheel, sdist → wheel and editable installs, each tried in an environment of its own, without a network."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from building import page
+from tests.packaging.installing import BUILD, Install, build_wheel, built_files, copy_tree, new_environment, run
 from tests.packaging.source_tree import PROGRAMS, ROOT, tracked_files
 from tests.packaging.test_package_list import FOLDERS
 
 pytestmark = pytest.mark.slow
 
-BUILD_SECONDS_MAX = 250
 # gpuctl leaves by os._exit to save time; here it must come back and tell what it loaded.
 RUN_PROGRAM = """
 import os, runpy, sys
@@ -48,51 +39,11 @@ for name, module in sorted(sys.modules.items()):
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """Its standard output; fails the test with all it said when it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    result = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS_MAX
-    )
-    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}\n{result.stderr}"
-    return result.stdout
-
-
-@dataclass(frozen=True)
-class Install:
-    """An environment with gpufleet in it, and an empty folder to work in."""
-
-    python: Path
-    folder: Path
-
-    def run(self, *command: str) -> str:
-        return run(self.python, "-P", *command, cwd=self.folder)
-
-    def gpuctl(self, *arguments: str) -> str:
-        return run(self.python.with_name("gpuctl"), *arguments, cwd=self.folder)
-
-
-def new_environment(folder: Path, *requirement: str) -> Install:
-    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
-    python = folder / "venv" / "bin" / "python"
-    purelib = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
-    borrowed = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
-    (purelib / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check")
-    run(*pip, "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed", *requirement, cwd=folder)
-    work = folder / "work"
-    work.mkdir()
-    return Install(python, work)
-
-
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a clone of this tree would hold, and the page that was built in it."""
-    page.build()
     folder = tmp_path_factory.mktemp("clone")
-    for path in [*tracked_files(), *built_files()]:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, folder / path)
+    copy_tree(folder)
     return folder
 
 
@@ -100,12 +51,11 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheels(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheel of the tree, and the wheel of the sdist of the tree."""
     direct, through_sdist = tmp_path_factory.mktemp("direct"), tmp_path_factory.mktemp("through-sdist")
-    build = (sys.executable, "-m", "build", "--no-isolation")
     # The sdist first: in a tree where a wheel was built before, its build/ could hide a file the sdist lacks.
-    run(*build, "--outdir", through_sdist, cwd=clone)
-    run(*build, "--wheel", "--outdir", direct, cwd=clone)
+    run(*BUILD, "--outdir", through_sdist, cwd=clone)
+    wheel = build_wheel(clone, direct)
     shutil.rmtree(clone / "build", ignore_errors=True)
-    return {"wheel": next(direct.glob("*.whl")), "sdist to wheel": next(through_sdist.glob("*.whl"))}
+    return {"wheel": wheel, "sdist to wheel": next(through_sdist.glob("*.whl"))}
 
 
 @pytest.fixture(scope="module", params=["wheel", "sdist to wheel", "editable"])
@@ -116,11 +66,6 @@ def install(
     if request.param == "editable":
         return new_environment(folder, "--editable", str(clone))
     return new_environment(folder, str(wheels[request.param]))
-
-
-def built_files() -> list[Path]:
-    """The page as it is served, relative to the root."""
-    return [path.relative_to(ROOT) for path in sorted((ROOT / "gateway" / "static").rglob("*")) if path.is_file()]
 
 
 def expected_files() -> set[str]:
