@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from gpufleet.api.executor import Executor
     from gpufleet.api.failures import JobFailed, TaskFailed
     from gpufleet.api.fleet import AsyncFleet
-    from gpufleet.api.job import AsyncJob, JobFile
+    from gpufleet.api.job import AsyncJob
+    from gpufleet.api.job_view import JobFile
     from gpufleet.api.sync import Fleet, Job
     from gpufleet.errors import GpufleetError
 
@@ -55,7 +56,7 @@ _HOMES = {
     "GpufleetError": "gpufleet.errors",
     "Job": "gpufleet.api.sync",
     "JobFailed": "gpufleet.api.failures",
-    "JobFile": "gpufleet.api.job",
+    "JobFile": "gpufleet.api.job_view",
     "TaskFailed": "gpufleet.api.failures",
     "connect": "gpufleet.api.connecting",
     "connect_async": "gpufleet.api.connecting",

@@ -18,6 +18,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import AsyncClient, connected_async, is_told_to_end, understood
 from gpufleet.fleet.exit_codes import SIGNALLED
+from gpufleet.fleet.inside.executing import code_of
 from gpufleet.fleet.settings import Settings
 
 from ..attaching.escape import Escape, EscapeFilter, Modes
@@ -141,7 +142,7 @@ class Execution:
                     if message.problem:
                         self._rest()
                         say(message.problem)
-                    return _code(message.exit)
+                    return code_of(message.exit)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
@@ -279,7 +280,3 @@ async def write_out(fd: int, data: bytes) -> None:
             await told
         finally:
             loop.remove_writer(fd)
-
-
-def _code(status: job_pb2.ExitStatus) -> int:
-    return SIGNALLED + status.signal if status.HasField("signal") else status.code

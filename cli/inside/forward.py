@@ -33,9 +33,9 @@ def forward(
     import asyncio
 
     from gpufleet.fleet.client import connected
+    from gpufleet.fleet.inside.ports import read_ports
     from gpufleet.fleet.named_jobs import only_id, read_selection
 
-    from .ports import read_ports
     from .staying import forward_ports
 
     pairs = read_ports(ports)

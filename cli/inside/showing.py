@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from gpufleet.errors import GpufleetError
-
-from .forwarding import Forwarding
-from .ports import HERE, Listening
+from gpufleet.fleet.inside.forwarding import Forwarding
+from gpufleet.fleet.inside.ports import HERE, Listening
 
 
 @asynccontextmanager

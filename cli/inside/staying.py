@@ -11,14 +11,14 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import connected_async
 from gpufleet.fleet.following.job_updates import Ends
 from gpufleet.fleet.following.shell import follow
+from gpufleet.fleet.inside.forwarding import Forwarding, leads_to
+from gpufleet.fleet.inside.ports import Listening, Pair, listening
 from gpufleet.fleet.outcome import end_in_words, has_ended
 from gpufleet.fleet.settings import Settings
 
 from ..errors import INTERRUPTED
 from ..quitting import Left, until_told_to_leave
 from ..screen import say
-from .forwarding import Forwarding, leads_to
-from .ports import Listening, Pair, listening
 from .showing import showing
 
 

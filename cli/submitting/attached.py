@@ -19,6 +19,8 @@ from gpufleet.fleet.exit_codes import OWN_FAILURE, SIGNALLED
 from gpufleet.fleet.following.core import SECOND_WITHIN_S, Interrupts, Meaning, TimeOuts
 from gpufleet.fleet.following.output import OutputFeed, OutputRequest, Writer
 from gpufleet.fleet.following.shell import FollowingEnd, follow
+from gpufleet.fleet.inside.forwarding import Forwarding, leads_to
+from gpufleet.fleet.inside.ports import Listening
 from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
 from gpufleet.fleet.settings import Settings
 from gpufleet.fleet.submitting.job_options import JobOptions
@@ -28,8 +30,6 @@ from ..attaching.keyboard import STDIN, STDOUT, Keyboard, Watched
 from ..attaching.terminal import has_terminal
 from ..errors import INTERRUPTED
 from ..following.writers import Plain, Streams
-from ..inside.forwarding import Forwarding, leads_to
-from ..inside.ports import Listening
 from ..inside.showing import showing
 from ..render.words import place
 from .submission import refuse_many

@@ -17,7 +17,7 @@ from .job_command import ShellCommand
 if TYPE_CHECKING:
     from gpufleet.v1 import scheduler_pb2
 
-    from ..inside.ports import Pair
+    from gpufleet.fleet.inside.ports import Pair
 
 NAME = "notebook"
 PORTS = range(20_000, 32_000)
@@ -58,11 +58,11 @@ def notebook(
     import asyncio
     import secrets
 
+    from gpufleet.fleet.inside.ports import listening
     from gpufleet.fleet.submitting.input_folder import described
     from gpufleet.fleet.submitting.requests import request_of
     from gpufleet.fleet.submitting.uploading import upload_what_goes_along
 
-    from ..inside.ports import listening
     from ..screen import NOTICES
     from .attached import run_attached
     from .estimating import estimated
@@ -111,7 +111,7 @@ def _as_notebook(request: scheduler_pb2.SubmitRequest, job: JobOptions, token: s
 def _pair(port: str | None) -> Pair:
     import secrets
 
-    from ..inside.ports import Pair, read_ports
+    from gpufleet.fleet.inside.ports import Pair, read_ports
 
     if port is None:
         return Pair(PORTS.start + secrets.randbelow(len(PORTS)), _free_here())

@@ -141,7 +141,8 @@ def _upload(
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest, forward: Sequence[str] = ()) -> None:
     import asyncio
 
-    from ..inside.ports import listening, read_ports
+    from gpufleet.fleet.inside.ports import listening, read_ports
+
     from .attached import run_attached
     from .submission import refuse_many
 

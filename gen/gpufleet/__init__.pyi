@@ -3,7 +3,8 @@ from gpufleet.api.connecting import connect as connect, connect_async as connect
 from gpufleet.api.executor import Executor as Executor
 from gpufleet.api.failures import JobFailed as JobFailed, TaskFailed as TaskFailed
 from gpufleet.api.fleet import AsyncFleet as AsyncFleet
-from gpufleet.api.job import AsyncJob as AsyncJob, JobFile as JobFile
+from gpufleet.api.job import AsyncJob as AsyncJob
+from gpufleet.api.job_view import JobFile as JobFile
 from gpufleet.api.sync import Fleet as Fleet, Job as Job
 from gpufleet.errors import GpufleetError as GpufleetError
 

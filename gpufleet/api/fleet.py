@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.fleet.async_client import AsyncClient
@@ -22,6 +22,7 @@ from gpufleet.text.spelling import did_you_mean
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from .job import AsyncJob
+from .job_view import JobView
 from .options import SubmitOptions, in_words, job_options
 
 log = logging.getLogger(__name__)
@@ -56,18 +57,44 @@ class AsyncFleet:
             self._client = AsyncClient(self.settings, self._channel)
         return self._client
 
+    @overload
     async def submit(
-        self, command: Sequence[str] | str, *, request_id: str | None = None, **options: Unpack[SubmitOptions]
-    ) -> AsyncJob:
+        self,
+        command: Sequence[str] | str,
+        *,
+        request_id: str | None = None,
+        dry_run: Literal[False] = False,
+        **options: Unpack[SubmitOptions],
+    ) -> AsyncJob: ...
+
+    @overload
+    async def submit(
+        self,
+        command: Sequence[str] | str,
+        *,
+        request_id: str | None = None,
+        dry_run: Literal[True],
+        **options: Unpack[SubmitOptions],
+    ) -> JobView: ...
+
+    async def submit(
+        self,
+        command: Sequence[str] | str,
+        *,
+        request_id: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> AsyncJob | JobView:
         """Submit a job, with its files and its folder; answers once the scheduler has stored it.
 
         `command` is a program and its arguments, or a line for the shell. `options` are those of `gpuctl submit` by
         their words: `time_limit="4h"` for `--time-limit 4h`; with `array` the answer is the array. The same
-        `request_id` is never done twice. Raises GpufleetError where it is refused, and nothing was changed.
+        `request_id` is never done twice. Raises GpufleetError where it is refused, and nothing was changed. With
+        `dry_run` nothing is changed or uploaded: the answer is what the job would be, its id 0, and `why_it_waits`.
         """
         words = [command] if isinstance(command, str) else [str(each) for each in command]
         given: Mapping[str, Any] = options
-        request = await asyncio.to_thread(self._prepared, words, given, request_id)
+        request = await asyncio.to_thread(self._prepared, words, given, request_id, dry_run)
         client = self.client
         try:
             answer = await client.call_again(client.scheduler.Submit, request)
@@ -75,16 +102,16 @@ class AsyncFleet:
             raise in_words(in_options(outcome_unknown(problem, request.request_id))) from None
         for note in answer.notes:
             log.warning("job %d: %s", answer.job.id, note)
-        return AsyncJob(self, answer.job)
+        return JobView(answer.job) if dry_run else AsyncJob(self, answer.job)
 
     def _prepared(
-        self, command: Sequence[str], given: Mapping[str, Any], request_id: str | None
+        self, command: Sequence[str], given: Mapping[str, Any], request_id: str | None, is_dry_run: bool
     ) -> scheduler_pb2.SubmitRequest:
         """The request, once all that goes along is uploaded."""
         try:
             options, folder = described(self.settings, job_options(given))
-            request = request_of(options, command, request_id=request_id or uuid.uuid4().hex, dry_run=False)
-            if options.file or folder is not None:
+            request = request_of(options, command, request_id=request_id or uuid.uuid4().hex, dry_run=is_dry_run)
+            if not is_dry_run and (options.file or folder is not None):
                 root = self.settings.config.settings.shared_root
                 upload_what_goes_along(self.settings, options.file or (), folder, request.specs[0], NOTICES, root)
         except GpufleetError as problem:

@@ -21,7 +21,8 @@ from gpufleet.fleet.outcome import end_in_words, exit_code_of
 from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
 
 from .failures import RemoteTraceback, TaskFailed
-from .job import JobView, all_left_by, follow_ends, stay
+from .job import all_left_by, follow_ends, stay
+from .job_view import JobView
 from .options import job_options
 from .tasks import FOLDER, LEFT, Call, Lot, command_of, lots, mismatch, write
 

@@ -7,27 +7,30 @@ import logging
 import signal as signals
 import time
 import uuid
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.fleet.async_client import AsyncClient
 from gpufleet.fleet.client import connected
-from gpufleet.fleet.exit_codes import OWN_FAILURE
 from gpufleet.fleet.following.core import TimeOuts
 from gpufleet.fleet.following.job_updates import Ends
 from gpufleet.fleet.following.output import OutputFeed, OutputRequest
 from gpufleet.fleet.following.shell import FollowingEnd, follow
-from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
+from gpufleet.fleet.inside.executing import Executed, execute
+from gpufleet.fleet.inside.forwarding import Forwarding
+from gpufleet.fleet.inside.ports import listening, read_ports
+from gpufleet.fleet.outcome import has_ended
 from gpufleet.fleet.results import bring
 from gpufleet.fleet.settings import Settings
 from gpufleet.jobs.runs import SIGNAL_MAX
 from gpufleet.text.spelling import did_you_mean
 from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
 
-from .failures import JobFailed
+from .job_view import JobFile, JobView
 from .output_lines import LINES_READ_AHEAD, Lines, PacedFeed
 
 log = logging.getLogger(__name__)
@@ -38,75 +41,6 @@ ASKED_AGAIN_SECONDS_MIN = 0.02
 ASKED_AGAIN_SECONDS_MAX = 0.5
 
 STREAMS = {"stdout": job_pb2.STREAM_STDOUT, "stderr": job_pb2.STREAM_STDERR}
-
-
-@dataclass(frozen=True, slots=True)
-class JobFile:
-    """A file that a job left: where it lies in the job's folder, and its size."""
-
-    path: str
-    size_bytes: int
-    is_executable: bool
-    rank: int
-    attempt: int
-
-
-class JobView:
-    """What is known of a job, as it was last heard of."""
-
-    def __init__(self, record: job_pb2.Job) -> None:
-        self.record = record
-        """All of it, as the contract has it (gpufleet.v1.job_pb2.Job)."""
-
-    @property
-    def id(self) -> int:
-        """Its id, from 1."""
-        return self.record.id
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.record.spec.name
-
-    @property
-    def state(self) -> str:
-        """`queued`, `held`, `starting`, `running`, `stopping`, `succeeded`, `failed`, `cancelled` or `timed_out`."""
-        return job_pb2.JobState.Name(self.record.state).removeprefix("JOB_STATE_").lower()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its state is final."""
-        return has_ended(self.record)
-
-    @property
-    def exit_code(self) -> int | None:
-        """None before its end; then its own, 128 + n for a signal, 124 for a time limit, 125 without a code."""
-        return exit_code_of(self.record) if self.has_ended else None
-
-    @property
-    def nodes(self) -> list[str]:
-        """The nodes of its newest attempt, by rank; empty before the first."""
-        attempts = self.record.attempts
-        return [rank.node for rank in attempts[-1].ranks] if attempts else []
-
-    @property
-    def why_it_waits(self) -> str:
-        """A sentence; empty once it runs."""
-        return self.record.wait_reason.sentence
-
-    @property
-    def end(self) -> str:
-        """How it ended, as a sentence: `job 12 failed with exit code 3 (EXITED)`; of one that goes on that it does."""
-        return end_in_words(self.record)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self.name!r} {self.state}>"
-
-    def failed(self) -> JobFailed:
-        """The error that says how it ended."""
-        return JobFailed(
-            self.id, self.exit_code or OWN_FAILURE, self.end, f"See its output with: gpuctl logs {self.id}"
-        )
 
 
 class HasJobs(Protocol):
@@ -252,6 +186,35 @@ class AsyncJob(JobView):
         ids = [item.job_id for page in pages for item in page.items]
         return [await self._fleet.job(job_id) for job_id in ids]
 
+    async def exec(self, command: Sequence[str] | str, *, given: bytes = b"", rank: int = 0) -> Executed:
+        """Run another command in the running job, and answer how it ended and what it wrote, in bytes.
+
+        As `gpuctl exec`: on the job's node, as its user, in its folder, with its environment and GPUs. A command that
+        is one text is a line for the shell. `given` is its standard input. It ends with the job, and when this is left.
+        It may write 64 MiB. Raises JOB_NOT_RUNNING, MESSAGE_TOO_LARGE.
+
+            print((await job.exec("nvidia-smi")).stdout.decode())
+        """
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [str(each) for each in command]
+        return await execute(self._client, self.id, argv, given, rank)
+
+    @asynccontextmanager
+    async def forward(self, port: int, *, local: int = 0, rank: int = 0) -> AsyncGenerator[int, None]:
+        """A port of this machine that leads to one of the running job, as long as the block lasts; its number.
+
+        As `gpuctl forward`: at 127.0.0.1, by default at any that is free; `local` names it. While the job does not
+        listen, connections are reset. Raises PORT_TAKEN, JOB_FINISHED.
+
+            async with job.forward(8888) as port:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        """
+        (pair,) = read_ports([f"{port}:{local}"])
+        if (await self.refresh()).has_ended:
+            raise GpufleetError(Reason.JOB_FINISHED, f"job {self.id} has ended")
+        with listening([pair]) as ports:
+            async with Forwarding(self._client, self.id, rank, log.warning).serve(ports):
+                yield ports[0].local
+
     async def _update(self, field: str, **values: Any) -> None:
         client = self._client
         request = scheduler_pb2.UpdateJobRequest(jobs=self._selector(), **values)
@@ -272,13 +235,12 @@ def patience_of(settings: Settings) -> TimeOuts:
 
 
 async def all_left_by(client: AsyncClient, job: job_pb2.Job) -> files_pb2.ListFilesResponse:
-    """What a job left; of one that has ended once all of its newest attempt is stored, or after STORED_SECONDS_MAX."""
+    """What a job left; of one that has ended once nothing of it is still coming, or after STORED_SECONDS_MAX."""
     until, pause_s = time.monotonic() + STORED_SECONDS_MAX, ASKED_AGAIN_SECONDS_MIN
-    newest = job.attempts[-1].number if job.attempts else 0
     while True:
         answer = await client.call_again(client.scheduler.ListFiles, files_pb2.ListFilesRequest(job_id=job.id))
-        is_whole = answer.ranks and all(each.attempt == newest and each.is_stored for each in answer.ranks)
-        if is_whole or not newest or not has_ended(job) or not job.spec.results or time.monotonic() > until:
+        is_coming = any(each.state == files_pb2.RESULTS_STATE_COMING for each in answer.ranks)
+        if not is_coming or not has_ended(job) or time.monotonic() > until:
             return answer
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, ASKED_AGAIN_SECONDS_MAX)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
+from gpufleet.fleet.inside.executing import Executed
 from gpufleet.fleet.settings import Settings
 
 from .fleet import PAGE_SIZE, AsyncFleet
-from .job import AsyncJob, JobFile, JobView
+from .job import AsyncJob
+from .job_view import JobFile, JobView
 from .loop_thread import LoopThread, loop_thread
 from .options import SubmitOptions
 
@@ -29,17 +32,45 @@ class Fleet:
         """Where the scheduler is and who asks."""
         return self._settings
 
+    @overload
     def submit(
-        self, command: Sequence[str] | str, *, request_id: str | None = None, **options: Unpack[SubmitOptions]
-    ) -> Job:
+        self,
+        command: Sequence[str] | str,
+        *,
+        request_id: str | None = None,
+        dry_run: Literal[False] = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Job: ...
+
+    @overload
+    def submit(
+        self,
+        command: Sequence[str] | str,
+        *,
+        request_id: str | None = None,
+        dry_run: Literal[True],
+        **options: Unpack[SubmitOptions],
+    ) -> JobView: ...
+
+    def submit(
+        self,
+        command: Sequence[str] | str,
+        *,
+        request_id: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Job | JobView:
         """Submit a job, with its files and its folder; answers once the scheduler has stored it.
 
         `command` is a program and its arguments, or a line for the shell. `options` are those of `gpuctl submit` by
         their words: `time_limit="4h"` for `--time-limit 4h`; with `array` the answer is the array. The same
-        `request_id` is never done twice. Raises GpufleetError where it is refused, and nothing was changed.
+        `request_id` is never done twice. Raises GpufleetError where it is refused, and nothing was changed. With
+        `dry_run` nothing is changed or uploaded: the answer is what the job would be, its id 0, and `why_it_waits`.
 
             job = fleet.submit(["python", "train.py"], gpus=2, upload=".", time_limit="4h")
         """
+        if dry_run:
+            return self._run(self._own.submit(command, request_id=request_id, dry_run=True, **options))
         return Job(self, self._run(self._own.submit(command, request_id=request_id, **options)))
 
     def job(self, which: int | str = "last") -> Job:
@@ -218,6 +249,34 @@ class Job(JobView):
     def items(self) -> list[Job]:
         """The items of an array as jobs, in the order of their indices."""
         return [Job(self._fleet, each) for each in self._run(self._own.items())]
+
+    def exec(self, command: Sequence[str] | str, *, given: bytes = b"", rank: int = 0) -> Executed:
+        """Run another command in the running job, and answer how it ended and what it wrote, in bytes.
+
+        As `gpuctl exec`: on the job's node, as its user, in its folder, with its environment and GPUs. A command that
+        is one text is a line for the shell. `given` is its standard input. It ends with the job, and when this is left.
+        It may write 64 MiB. Raises JOB_NOT_RUNNING, MESSAGE_TOO_LARGE.
+
+            print(job.exec("nvidia-smi").stdout.decode())
+        """
+        return self._run(self._own.exec(command, given=given, rank=rank))
+
+    @contextmanager
+    def forward(self, port: int, *, local: int = 0, rank: int = 0) -> Iterator[int]:
+        """A port of this machine that leads to one of the running job, as long as the block lasts; its number.
+
+        As `gpuctl forward`: at 127.0.0.1, by default at any that is free; `local` names it. While the job does not
+        listen, connections are reset. Raises PORT_TAKEN, JOB_FINISHED.
+
+            with job.forward(8888) as port:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/")
+        """
+        thread, opened = loop_thread(), self._own.forward(port, local=local, rank=rank)
+        here = thread.run(opened.__aenter__())
+        try:
+            yield here
+        finally:
+            thread.run(opened.__aexit__(None, None, None))
 
     @property
     def _own(self) -> AsyncJob:

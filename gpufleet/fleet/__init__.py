@@ -6,5 +6,6 @@ what is worth a word goes to `Notices`. grpc is imported by what needs it, never
 
 Read first: `settings.py` (where the scheduler is and who asks), then `client.py` and its twin on asyncio.
 `submitting/` goes from options to a request, with `folders/` for what is uploaded; `following/` stays with jobs;
-`named_jobs.py` knows what a person calls them, `outcome.py` how they ended, `results.py` what they left.
+`inside/` reaches into one that runs; `named_jobs.py` knows what a person calls them, `outcome.py` how they ended,
+`results.py` what they left.
 """

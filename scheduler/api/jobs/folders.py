@@ -31,21 +31,23 @@ def check_folders(blobs: BlobStore, user: UserName, specs: Sequence[JobSpec], fi
 
 
 def _check(blobs: BlobStore, user: UserName, folder: InputFolder, path: str) -> None:
+    not_uploaded = invalid(f"{path}.digest", "its manifest is not uploaded", reason=Reason.FILE_NOT_UPLOADED)
     try:
         contents = blobs.folders.contents(user, folder.digest)
     except ManifestError as problem:
         raise invalid(f"{path}.digest", f"names no right manifest: {problem}", next_step=MANIFEST_STEP) from None
     except GpufleetError as problem:
-        if problem.reason is not Reason.FILE_NOT_UPLOADED:
-            raise
-        raise invalid(f"{path}.digest", "its manifest is not uploaded", reason=Reason.FILE_NOT_UPLOADED) from None
+        raise (not_uploaded if problem.reason is Reason.FILE_NOT_UPLOADED else problem) from None
+    size_bytes = blobs.size_of(user, folder.digest)
+    if size_bytes is None:  # what is in an empty folder is known all the same
+        raise not_uploaded
     for name, said, right in (
-        ("size_bytes", folder.size_bytes, blobs.size_of(user, folder.digest)),
+        ("size_bytes", folder.size_bytes, size_bytes),
         ("entry_count", folder.entry_count, contents.entry_count),
         ("content_bytes", folder.content_bytes, contents.content_bytes),
     ):
         if said != right:
-            raise invalid(f"{path}.{name}", f"is {said:,}, and by the manifest it is {right or 0:,}")
+            raise invalid(f"{path}.{name}", f"is {said:,}, and by the manifest it is {right:,}")
     if contents.content_bytes > (most := blobs.folder_bytes_max):
         raise invalid(
             path,

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
 PRINTS = [
     "epoch 1\n[PosixPath('results/out/loss')]\n",
+    "queued\nServing HTTP on 127.0.0.1 port 27182 (http://127.0.0.1:27182/) ...\n\n200\nb'hello'\n",
     "done\ndone\nfailed\n0.0\n",
     "[1, 2, 4]\n",
     "hello\n0\n[1, 2]\n",
@@ -52,7 +53,7 @@ def test_an_example_prints_what_it_says(number: int, shared_fleet: Fleet, tmp_pa
     # Those that come as they come are put in order.
     lines = (
         sorted(done.stdout.splitlines(keepends=True), key=lambda line: line[0].isdigit())
-        if number == 1
+        if number == 2
         else [done.stdout]
     )
     assert "".join(sorted(lines[:-1]) + lines[-1:]) == PRINTS[number]

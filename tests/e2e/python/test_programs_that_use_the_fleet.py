@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -16,6 +17,8 @@ import pytest
 import gpufleet
 from gpufleet.api.loop_thread import close_loop_thread
 from tests.e2e.fleet import Fleet
+
+SERVER = str(Path(__file__).parents[1] / "inside" / "server.py")
 
 
 @pytest.fixture
@@ -72,6 +75,58 @@ def test_a_refusal_has_its_reason_its_option_and_what_to_do_next(fleet_here: gpu
     with pytest.raises(gpufleet.GpufleetError) as unreadable:
         fleet_here.submit("true", time_limit="soon")
     assert unreadable.value.violations[0].field == "time_limit"
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_be(fleet_here: gpufleet.Fleet, tmp_path: Path) -> None:
+    before = fleet_here.submit("true")
+    would_be = fleet_here.submit("true", gpus=1, upload=tmp_path, name="would-be", dry_run=True)
+    assert (would_be.id, would_be.name, would_be.state) == (0, "would-be", "queued")
+    assert not isinstance(would_be, gpufleet.Job)
+    with pytest.raises(gpufleet.GpufleetError, match="gpus"):
+        fleet_here.submit("true", gpus=999, dry_run=True)
+    assert fleet_here.submit("true").id == before.id + 1
+
+
+def test_a_command_in_a_job_gives_what_it_wrote_and_a_job_that_ended_takes_none(fleet_here: gpufleet.Fleet) -> None:
+    job = fleet_here.submit("echo ready; sleep 1000")
+    assert next(job.logs(follow=True)) == "ready\n"
+    large = bytes(range(256)) * 4096
+    echoed = job.exec("cat; echo why >&2; exit 3", given=large)
+    assert (echoed.exit_code, echoed.stdout == large, echoed.stderr, echoed.problem) == (3, True, b"why\n", "")
+    assert job.exec(["sh", "-c", "kill -9 $$"]).exit_code == 137
+    assert job.exec("cat").stdout == b"", "without input it reads an end at once"
+    absent = job.exec(["/nowhere/program"])
+    assert absent.exit_code == 127 and "/nowhere/program" in absent.problem
+    with pytest.raises(gpufleet.GpufleetError) as refused:
+        job.exec("head -c 70000000 /dev/zero")
+    assert refused.value.reason.name == "MESSAGE_TOO_LARGE" and "gpuctl cp" in refused.value.next_step
+    job.cancel()
+    job.wait()
+    with pytest.raises(gpufleet.GpufleetError) as ended:
+        job.exec("true")
+    assert ended.value.reason.name in ("JOB_NOT_RUNNING", "JOB_FINISHED")
+    with pytest.raises(gpufleet.GpufleetError) as gone, job.forward(1):
+        pass
+    assert gone.value.reason.name == "JOB_FINISHED"
+
+
+def test_a_port_of_a_job_is_here_as_long_as_the_block_lasts(fleet_here: gpufleet.Fleet) -> None:
+    job = fleet_here.submit([sys.executable, SERVER])
+    there = int(next(job.logs(follow=True)).split()[1])
+    with job.forward(there) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(b"echo\nhello\n")
+            connection.shutdown(socket.SHUT_WR)
+            assert b"".join(iter(lambda: connection.recv(4096), b"")) == b"hello\nbye"
+        with pytest.raises(gpufleet.GpufleetError) as taken, job.forward(there, local=port):
+            pass
+        assert taken.value.reason.name == "PORT_TAKEN"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=10)
+    with pytest.raises(gpufleet.GpufleetError) as wrong, job.forward(70_000):
+        pass
+    assert wrong.value.reason.name == "INVALID_ARGUMENT"
+    job.cancel()
 
 
 def test_calls_come_back_in_order_and_one_that_fails_costs_itself_alone(fleet_here: gpufleet.Fleet) -> None:
@@ -152,6 +207,17 @@ async def test_the_same_on_asyncio_also_through_an_executor(
         job = await fleet.submit([sys.executable, "-c", "print('hello')"])
         assert [line async for line in job.logs(follow=True)] == ["hello\n"]
         assert await job.wait() == 0
+        listens = await fleet.submit([sys.executable, SERVER])
+        there = int((await anext(listens.logs(follow=True))).split()[1])
+        async with listens.forward(there) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"echo\nhello\n")
+            writer.write_eof()
+            assert await reader.read() == b"hello\nbye"
+            writer.close()
+        assert (await listens.exec("echo $GPUFLEET_JOB_ID")).stdout == f"{listens.id}\n".encode()
+        await listens.cancel()
+        assert (await fleet.submit("true", dry_run=True)).id == 0
         assert [each async for each in fleet.map(abs, [-1, -2])] == [1, 2]
     loop = asyncio.get_running_loop()
 

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc.aio
-from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.fleet.async_client import AsyncClient, is_told_to_end, may_pass, understood
 from gpufleet.net.carrying import READ_AHEAD_BYTES, Connection, Cut, Piece
+from gpufleet.v1 import scheduler_pb2
 
 from .ports import HERE, Listening
 
