@@ -36,6 +36,7 @@ from .dashboard.guard import is_own_origin, refusal
 from .dashboard.serving import Dashboard
 from .framing import RefusesAmbiguous
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
+from .job_ports.serving import Ports
 from .lines import Lines
 from .measures import UNMEASURED, Measures
 from .person import Person
@@ -79,7 +80,8 @@ class Gateway:
         self._identities = identities
         self._worker_channels = Workers(worker_target)
         self._proxy = Proxy(targets, worker_target, dashboard, telemetry, measures)
-        self._hosts = ProgramHosts(self._proxy, dashboard, handover, self._program_hosts)
+        self._ports = Ports(self._proxy, dashboard, self._program_hosts)
+        self._hosts = ProgramHosts(self._proxy, dashboard, handover, self._program_hosts, self._ports.called)
         self._openai = OpenAi(self._proxy)
         self._settings = settings
         self._telemetry = telemetry
@@ -113,6 +115,7 @@ class Gateway:
                 Route("/healthz", self._healthz),
                 WebSocketRoute("/ws", self._session),
                 *self._proxy.routes(),
+                *self._ports.routes(),
                 *self._openai.routes(),
                 *page.routes(),
             ],

@@ -66,20 +66,28 @@ class Rates:
 
 
 class Streams:
-    """Open streams of each person."""
+    """Open streams of each person, or what else is counted like them."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        person_max: int = STREAMS_PER_PERSON_MAX,
+        what: str = "streams",
+        next_step: str = "Close one: a tab with the dashboard, or a program that follows.",
+    ) -> None:
         self._open: Counter[str] = Counter()
+        self._person_max = person_max
+        self._what = what
+        self._next_step = next_step
 
     def open(self, person: str) -> None:
         """One more. Raises TOO_MANY_STREAMS."""
         if self._open.total() >= STREAMS_MAX:
-            raise GpufleetError(Reason.TOO_MANY_STREAMS, f"this gateway carries {STREAMS_MAX} streams and no more")
-        if self._open[person] >= STREAMS_PER_PERSON_MAX:
+            raise GpufleetError(Reason.TOO_MANY_STREAMS, f"this gateway carries {STREAMS_MAX} {self._what} and no more")
+        if self._open[person] >= self._person_max:
             raise GpufleetError(
                 Reason.TOO_MANY_STREAMS,
-                f"{STREAMS_PER_PERSON_MAX} streams of one person are open",
-                next_step="Close one: a tab with the dashboard, or a program that follows.",
+                f"{self._person_max} {self._what} of one person are open",
+                next_step=self._next_step,
             )
         self._open[person] += 1
 

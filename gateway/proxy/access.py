@@ -46,7 +46,7 @@ class Access:
         if not token and not is_open:
             raise GpufleetError(
                 Reason.LOGIN_NEEDED,
-                "this program is for people who are logged in to the dashboard, or bring their token",
+                "this is for people who are logged in to the dashboard, or bring their token",
                 next_step=f"Log in at /dashboard, or send the header Authorization: Bearer {TOKEN_PREFIX}…",
             )
         try:
@@ -55,6 +55,11 @@ class Access:
             if is_open:
                 return ""
             raise
+
+    async def person_of(self, request: HTTPConnection, login: str | None = None) -> tuple[str, str]:
+        """Who asks, who must be known, and their token. Raises as `user_of` does."""
+        user = await self.user_of(request, sessions_pb2.MODEL_ACCESS_LOGIN, login)
+        return user, self._token_of(request, login)
 
     def brings_token(self, request: HTTPConnection, login: str | None = None) -> bool:
         """Whether a request comes with a gpufleet token, or from somebody who is logged in."""

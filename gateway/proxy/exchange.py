@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from .core.headers import Header, Origin, to_browser, value_of
 from .core.token_counts import TokenReader, Tokens
 from .held_bodies import HeldBody
-from .upstream import Connection, ReplicaFailed, Upstream
+from .upstream import Connection, Reached, ReplicaFailed
 
 STALLED_S_MAX = 600.0
 """A program that takes nothing of a request's body for so long is given up, and so is a client that takes nothing of
@@ -186,7 +186,7 @@ class AsgiClient(Client):
             await self._send(message)
 
 
-async def pass_request(replica: Upstream, passed: Passed, client: Client, *, is_new: bool) -> None:
+async def pass_request(replica: Reached, passed: Passed, client: Client, *, is_new: bool) -> None:
     """Send a request to a replica, and its answer to the client; on a new connection, if wanted.
 
     Raises ReplicaFailed; TimeoutError where the client takes nothing of the answer.

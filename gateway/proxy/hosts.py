@@ -1,4 +1,4 @@
-"""A program's own host name, such as chat.localhost: its pages have an origin of their own there.
+"""A program's own host name, such as chat.localhost: its pages have an origin of their own there. So has a job's port.
 
 Under /m/NAME/ all programs share the address of the dashboard, so that their pages are sandboxed. What was written to
 stand at the root of a host (a notebook, a demo with its own paths, cookies and WebSockets) works at a host of its own.
@@ -6,7 +6,7 @@ stand at the root of a host (a notebook, a demo with its own paths, cookies and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -23,16 +23,26 @@ from .exchange import AsgiClient, Client
 from .handover import ENTER, OWN_PATHS, Handover, is_navigation
 from .serving import Proxy
 
+PassOn = Callable[[HTTPConnection, bytes, str, Client], Awaitable[Response | None]]
+"""Has a request answered, at this path, for whoever is logged in there by this token."""
+
 HOST = "gpufleet.program_host"
 """Where the route leaves what it has found for itself."""
 
 
 class ProgramHosts:
-    """The hosts of a gateway's programs. `homes` answers the host names below which they are, as they hold now."""
+    """The hosts of a gateway's programs. `homes` answers the host names below which they are, as they hold now, and
+    `port_called` who answers at a name that stands for a port of a job."""
 
     def __init__(
-        self, proxy: Proxy, dashboard: Dashboard, handover: Handover, homes: Callable[[], Sequence[str]]
+        self,
+        proxy: Proxy,
+        dashboard: Dashboard,
+        handover: Handover,
+        homes: Callable[[], Sequence[str]],
+        port_called: Callable[[str], PassOn | None],
     ) -> None:
+        self._port_called = port_called
         self._proxy = proxy
         self._dashboard = dashboard
         self._handover = handover
@@ -65,17 +75,25 @@ class ProgramHosts:
             path: bytes = request.scope["raw_path"]
             if path.startswith(OWN_PATHS.encode()):
                 return self._own(request, host)
-            async with self._proxy.watching.service(host.name) as service:
-                login = self._handover.login_of(request, host.name)
-                try:
-                    user = await self._proxy.access.user_of(request, service.access, login)
-                except GpufleetError as error:
-                    if error.code is Code.UNAUTHENTICATED and is_navigation(request):
-                        return self._handover.begin(request, host)
-                    raise
-                return await self._proxy.pass_on(service, request, path, user, client, prefix="")
+            login = self._handover.login_of(request, host.name)
+            to_port = self._port_called(host.name)
+            try:
+                if to_port is not None:
+                    return await to_port(request, path, login, client)
+                return await self._to_program(host.name, request, path, login, client)
+            except GpufleetError as error:
+                if error.code is Code.UNAUTHENTICATED and is_navigation(request):
+                    return self._handover.begin(request, host)
+                raise
 
         return await self._proxy.refusing(request, pass_on)
+
+    async def _to_program(
+        self, name: str, request: HTTPConnection, path: bytes, login: str, client: Client
+    ) -> Response | None:
+        async with self._proxy.watching.service(name) as service:
+            user = await self._proxy.access.user_of(request, service.access, login)
+            return await self._proxy.pass_on(service, request, path, user, client, prefix="")
 
     def _own(self, request: HTTPConnection, host: ProgramHost) -> Response:
         if request.scope["type"] == "http" and request.url.path == ENTER and request.scope["method"] == "GET":

@@ -12,7 +12,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from gpufleet.net.channel import Target
 from gpufleet.net.tls import OWN_NAME
@@ -236,6 +236,12 @@ class Connection(asyncio.Protocol):
         """End it now, whatever is under way."""
         self._transport.abort()
 
+    def fail(self, why: str) -> None:
+        """What carries it broke off: an answer that ends with its connection has not ended."""
+        self._fail(why)
+        self._wake()
+        self.abort()
+
     async def _more(self) -> None:
         if self._lost is not None:
             raise ReplicaFailed(self._lost)
@@ -248,6 +254,27 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._has_news is not None and not self._has_news.done():
             self._has_news.set_result(None)
+
+
+class Reached(Protocol):
+    """What answers requests: a replica, or a port of a job."""
+
+    @property
+    def first_line(self) -> bytes:
+        """What each connection to it begins with."""
+        ...
+
+    async def connection(self, *, is_new: bool = False) -> Connection:
+        """One for a request. Raises ReplicaFailed."""
+        ...
+
+    def keep(self, connection: Connection) -> None:
+        """Its exchange is over."""
+        ...
+
+    async def dialled(self, made: Callable[[], P]) -> P:
+        """A new connection; its first line is to be written by `made`'s protocol. Raises ReplicaFailed."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -275,8 +302,16 @@ class Upstream(Replica):
             connection = self._kept.pop().connection
             if connection.is_open:
                 return connection
-        line = self.endpoint.first_line
-        return await dial(self.endpoint, self.context, lambda: Connection(line))
+        return await self.dialled(lambda: Connection(self.first_line))
+
+    @property
+    def first_line(self) -> bytes:
+        """What each connection begins with."""
+        return self.endpoint.first_line
+
+    async def dialled(self, made: Callable[[], P]) -> P:
+        """A new connection; its first line is to be written by `made`'s protocol. Raises ReplicaFailed."""
+        return await dial(self.endpoint, self.context, made)
 
     def keep(self, connection: Connection) -> None:
         """Its exchange is over."""

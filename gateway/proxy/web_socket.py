@@ -16,7 +16,7 @@ from websockets.uri import WebSocketURI
 
 from .core.headers import Header, of_web_socket, to_browser
 from .exchange import STALLED_S_MAX, AsgiClient, Passed
-from .upstream import ReplicaFailed, Upstream, dial
+from .upstream import Reached, ReplicaFailed
 
 MESSAGE_BYTES_MAX = 3_000_000
 """The longest message: it stays below what may wait for a browser that does not read (gateway/sockets.py)."""
@@ -53,7 +53,7 @@ class _Handshake(ClientProtocol):
 
 
 async def pass_web_socket(
-    replica: Upstream, passed: Passed, client: AsgiClient, subprotocols: Sequence[str]
+    replica: Reached, passed: Passed, client: AsgiClient, subprotocols: Sequence[str]
 ) -> Response | None:
     """Shake hands as the program does, and pass messages until one side closes. Answers what it refused with.
 
@@ -69,9 +69,9 @@ async def pass_web_socket(
             max_queue=FRAMES_MAX,
         )
 
-    upstream = await dial(replica.endpoint, replica.context, made)
+    upstream = await replica.dialled(made)
     try:
-        upstream.transport.write(replica.endpoint.first_line)
+        upstream.transport.write(replica.first_line)
         try:
             await upstream.handshake(user_agent_header=None)
         except InvalidStatus as refused:

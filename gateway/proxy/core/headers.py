@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Final, NamedTuple
 
 Header = tuple[bytes, bytes]
@@ -57,7 +58,8 @@ _COOKIES_OF_THE_HOST = (b"gpufleet_", b"__host-", b"__secure-gpufleet")
 
 class Origin(NamedTuple):
     """What a program is told of a request: where it comes from, and who it is. `prefix` is `/m/NAME`, or empty at a
-    host of the program's own."""
+    host of the program's own. With `own_host` it is told to be called so, and not as the client calls it: Host, Origin
+    and Referer say that, since what listens on a loopback address alone takes no other."""
 
     client: str
     scheme: str
@@ -66,6 +68,7 @@ class Origin(NamedTuple):
     request_id: str
     traceparent: str
     user: str = ""
+    own_host: str = ""
 
 
 def is_ambiguous(headers: Iterable[Header]) -> bool:
@@ -92,7 +95,7 @@ def value_of(headers: Iterable[Header], wanted: bytes) -> str:
 def to_program(headers: Sequence[Header], origin: Origin) -> list[Header]:
     """The headers that a program gets. Where the body ends is said in one way."""
     dropped = HOP_BY_HOP | _named_by_connection(headers)
-    passed: list[Header] = [(b"host", origin.host.encode("latin-1"))]
+    passed: list[Header] = [(b"host", (origin.own_host or origin.host).encode("latin-1"))]
     for name, value in headers:
         name = name.lower()
         alike = name.replace(b"_", b"-")
@@ -104,6 +107,8 @@ def to_program(headers: Sequence[Header], origin: Origin) -> list[Header]:
                 continue
         elif (alike == b"authorization" and _is_bearer_of_ours(value)) or _holds_token(value):
             continue
+        elif origin.own_host and alike in (b"origin", b"referer"):
+            value = _as_it_is_called(value, origin)
         passed.append((name, value))
     if any(name.lower() == b"transfer-encoding" for name, _ in headers):
         passed = [each for each in passed if each[0] != b"content-length"]
@@ -169,6 +174,17 @@ def _said_of(origin: Origin) -> list[Header]:
     return [(name.encode(), value.encode("latin-1", "replace")) for name, value in said.items() if value]
 
 
+def _as_it_is_called(value: bytes, origin: Origin) -> bytes:
+    """An address of the program's own as it knows it; another one stays."""
+    ours = f"{origin.scheme}://{origin.host}".encode("latin-1")
+    rest = value[len(ours) :]
+    if not value.lower().startswith(ours.lower()) or rest[:1] not in (b"", b"/"):
+        return value
+    if origin.prefix and rest.startswith(origin.prefix.encode() + b"/"):
+        rest = rest[len(origin.prefix) :]
+    return b"http://" + origin.own_host.encode() + rest
+
+
 def _is_bearer_of_ours(value: bytes) -> bool:
     scheme, _, token = value.strip().partition(b" ")
     return scheme.lower() == b"bearer" and token.strip().startswith(b"gf_")
@@ -207,10 +223,10 @@ def _set_cookie(value: bytes, prefix: bytes) -> bytes:
 def _location(value: bytes, origin: Origin) -> bytes:
     """Where the program sends a browser; under its prefix, where that is an absolute path of its own."""
     prefix = origin.prefix.encode()
-    for scheme in (b"http://", b"https://"):
-        own = scheme + origin.host.encode("latin-1")
+    for scheme, host in product((b"http://", b"https://"), (origin.host, origin.own_host)):
+        own = scheme + host.encode("latin-1")
         rest = value[len(own) :]
-        if origin.host and value.lower().startswith(own.lower()) and rest[:1] in (b"", b"/", b"?"):
+        if host and value.lower().startswith(own.lower()) and rest[:1] in (b"", b"/", b"?"):
             return _under(rest if rest.startswith(b"/") else b"/" + rest, prefix)
     is_path = value.startswith(b"/") and not value.startswith(b"//")
     return _under(value, prefix) if is_path else value

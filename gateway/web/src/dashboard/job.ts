@@ -12,6 +12,7 @@ import { Output } from "./job/output.ts";
 import { choice } from "./job/parts.ts";
 import { pause } from "./job/pace.ts";
 import { Placed } from "./job/placed.ts";
+import { Ports } from "./job/ports.ts";
 import { Story } from "./job/story.ts";
 import { Waiting } from "./job/waiting.ts";
 import { everySecond, heard, now } from "./time.ts";
@@ -35,6 +36,7 @@ class JobPage {
   private readonly files: Files;
   private readonly gpus: Gpus;
   private readonly output: Output;
+  private readonly ports: Ports;
   private readonly story: Story;
   private readonly placed = new Placed();
   private readonly attempts = choice("Attempt", () => this.tell());
@@ -50,6 +52,7 @@ class JobPage {
     this.files = new Files(id, until);
     this.gpus = new Gpus(id, until);
     this.output = new Output(id, until);
+    this.ports = new Ports(id);
     this.story = new Story(id, until);
     reveal(this.attempts.element, false);
   }
@@ -61,7 +64,7 @@ class JobPage {
     const hadFocus = this.place.contains(document.activeElement);
     this.place.replaceChildren(
       this.head.element, this.waiting.element, this.items.element, this.attempts.element,
-      this.output.element, this.files.element, this.gpus.element, this.gpus.stats.element, this.story.element, this.placed.element,
+      this.output.element, this.ports.element, this.files.element, this.gpus.element, this.gpus.stats.element, this.story.element, this.placed.element,
     );
     this.take(job);
     // Whoever came by a link stands at the heading, also when it is another one now.
@@ -127,6 +130,7 @@ class JobPage {
     this.files.update(this.withResults(job), at);
     this.gpus.update(job, attempt);
     this.output.update(job, Number(this.attempts.select.value));
+    this.ports.update(job, attempt);
     this.placed.update(attempt, at);
   }
 
