@@ -20,12 +20,14 @@ from gpufleet.config.gateway_settings import GatewayLimitSettings
 from gpufleet.net.http_server import WatchedHttp
 from gpufleet.telemetry.logs import fields
 
+from .job_ports.serving import PREFIX as JOBS_PREFIX
 from .proxy.core.headers import Header
 from .proxy.lane import Chooses, Lane, State, TakesOver
-from .proxy.serving import PREFIX
 from .proxy.web_socket import MESSAGE_BYTES_MAX as PROGRAM_MESSAGE_BYTES_MAX
 
 log = logging.getLogger(__name__)
+
+OF_JOBS = f"{JOBS_PREFIX}/"
 
 OTHERS_MAX = 1_000
 """Connections beside those of people: pages that load, looks at the models, health checks. More are cut at once."""
@@ -156,8 +158,9 @@ class BrowserSocket(_Counted, WebSocketsSansIOProtocol):
     """A WebSocket, counted already by what it was before."""
 
     def handle_connect(self, event: Any) -> None:
-        """Its address is known: messages for a program may be longer than those of a session."""
-        if event.path.startswith(f"{PREFIX}/"):
+        """Its address is known: messages for a program, or a job, may be longer than those of a session."""
+        host, path = event.headers.get("Host", ""), event.path
+        if self._sockets.choose(host, path.encode(), "GET") or path.startswith(OF_JOBS):
             self.conn.max_message_size = PROGRAM_MESSAGE_BYTES_MAX
         super().handle_connect(event)
 

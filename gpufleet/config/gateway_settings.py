@@ -128,8 +128,9 @@ class GatewaySettings:
     )
     program_hosts: tuple[str, ...] = setting(
         ("localhost",),
-        "Host names of this gateway below which each served program has one of its own: NAME.gpus.example of "
-        '"gpus.example". They must lead here, as all names below localhost do on the machine itself.',
+        "Host names of this gateway below which each served program has one of its own, NAME.gpus.example of "
+        '"gpus.example", and each port of a job. They must lead here, as all names below localhost do on the machine '
+        "itself.",
         TEXTS,
         reloadable=True,
     )

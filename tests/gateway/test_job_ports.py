@@ -128,27 +128,30 @@ async def test_requests_reach_the_port_and_are_told_what_it_knows_itself_by(app:
 async def test_messages_pass_both_ways_over_a_websocket(app: App) -> None:
     url = f"ws://{app.stage.gateway}{app.at('/echo')}"
     headers = {"Authorization": f"Bearer {app.owner}"}
-    async with (
-        asyncio.timeout(DEADLINE_SECONDS),
-        connect(
-            url,
-            additional_headers=headers,
-            origin=f"http://{app.stage.gateway}",  # type: ignore[arg-type]
-            subprotocols=["first", "second"],  # type: ignore[list-item]
-            proxy=None,
-        ) as socket,
-    ):
-        assert socket.subprotocol == "second"
-        for said in ("hello", "x" * 1_000_000):
-            await socket.send(said)
-            assert await socket.recv() == f"http://127.0.0.1:{app.port} said {said}"
+    there: dict[str, Any] = {"host": "127.0.0.1", "port": int(app.stage.gateway.rpartition(":")[2])}
+    for address, origin in ((url, app.stage.gateway), (f"ws://{app.host}/echo", app.host)):
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            connect(
+                address,
+                additional_headers=headers,
+                origin=f"http://{origin}",  # type: ignore[arg-type]
+                subprotocols=["first", "second"],  # type: ignore[list-item]
+                proxy=None,
+                **there,
+            ) as socket,
+        ):
+            assert socket.subprotocol == "second"
+            for said in ("hello", "x" * 1_000_000):
+                await socket.send(said)
+                assert await socket.recv() == f"http://127.0.0.1:{app.port} said {said}"
     with pytest.raises(InvalidStatus) as raised:
         await connect(url, additional_headers={"Authorization": f"Bearer {app.other}"}, proxy=None)
     assert raised.value.response.status_code == 403
 
 
 async def test_a_port_is_its_owners_and_admins_and_who_came_is_told(app: App) -> None:
-    assert refused(await app.had("/health", app.other)) == (403, "NOT_JOB_OWNER")
+    assert refused(await app.had("/health", app.other)) == (403, "NOT_YOUR_JOB")
     viewer = (await token_for(app.stage, "vic", "viewer")).secret
     assert refused(await app.had("/health", viewer)) == (403, "PERMISSION_DENIED")
     assert refused(await ask(app.stage.gateway, app.at("/health"))) == (401, "LOGIN_NEEDED")
@@ -185,7 +188,7 @@ async def test_a_port_has_a_host_of_its_own_to_which_a_browser_is_sent(app: App)
     assert (json.loads(told.content)["x-forwarded-prefix"], json.loads(told.content)["path"]) == ("", "/who")
     assert told.headers["content-security-policy"] == "frame-ancestors 'self'"
     assert told.headers["set-cookie"] == "own=2; SameSite=lax; Path=/", "no cookie of all names below the gateway's"
-    assert refused(await app.at_host("/who", {"Authorization": f"Bearer {app.other}"})) == (403, "NOT_JOB_OWNER")
+    assert refused(await app.at_host("/who", {"Authorization": f"Bearer {app.other}"})) == (403, "NOT_YOUR_JOB")
     strange = await app.at_host("/", {"Authorization": f"Bearer {app.owner}"}, "job-0041-port-1.localhost")
     assert refused(strange) == (404, "MODEL_NOT_FOUND"), "a port has one name"
 
