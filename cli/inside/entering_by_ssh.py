@@ -53,7 +53,7 @@ async def _account(settings: Settings, job_id: int, rank: int) -> str:
     if not name or name.isdecimal():
         raise GpufleetError(
             Reason.EXTRA_MISSING,
-            f"the account of job {job_id} has no name on its node, and sshd lets nobody in without one",
+            f"the account of job {job_id} has no name on its node, or in its image, and sshd lets in none without",
             next_step=f"Use: gpuctl exec {job_id} -- sh",
         )
     return name

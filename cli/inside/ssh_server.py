@@ -15,10 +15,13 @@ KEY_END = "."
 """Behind the host key; then the bytes of ssh begin."""
 
 NO_SSHD = (
-    "gpuctl: the job's node has no sshd that the job could start: have openssh-server installed there "
-    "(its service need not run), or use gpuctl exec"
+    "gpuctl: the job's node has no sshd that the job could start, or, of a job in a container, its image: have "
+    "openssh-server installed there (its service need not run), or use gpuctl exec"
 )
-NO_ACCOUNT = "gpuctl: the job's account has no name on its node, and sshd lets nobody in without one: use gpuctl exec"
+NO_ACCOUNT = (
+    "gpuctl: the job's account has no name on its node, or, of a job in a container, in its image, and sshd lets "
+    "nobody in without one: use gpuctl exec"
+)
 
 SCRIPT = f""": gpuctl ssh
 umask 077

@@ -11,15 +11,17 @@ import os
 import resource
 import signal
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gpufleet.jobs.runs import InputMode
 
-from ..core.launch import NotRun, Process, Refusal, RefusalReason
-from .linux import give_up_privileges
+from ..core.launch import Container, NotRun, Process, Refusal, RefusalReason
+from .containers.entered import CommandInside, StandIn
+from .descriptors import close_all_but
+from .linux import die_with_parent, give_up_privileges
 from .spawn import failure_of, find_command, rlimit
-from .values import not_run_from, refusal_from, to_json
+from .values import Json, not_run_from, refusal_from, to_json
 
 ANSWER_BYTES_MAX = 65_536
 
@@ -46,7 +48,7 @@ class Becoming:
         if not said:
             return pid
         os.waitpid(pid, 0)
-        return problem_from(said)
+        return problem_from(json.loads(said))
 
     def begin(
         self, process: Process, descriptors: Sequence[int], entrances: Sequence[int]
@@ -55,6 +57,19 @@ class Becoming:
 
         That descriptor is the caller's to read and to close.
         """
+        return self._forked(lambda told_fd: self._be(process, descriptors, entrances, told_fd))
+
+    def begin_inside(
+        self, container: Container, process: Process, descriptors: Sequence[int]
+    ) -> tuple[int, int] | Refusal:
+        """Begin to run a command in a container, by a process that stands for it: answers as `begin` does.
+
+        Before the end stands `{"inside"}`, where the command's own process is seen.
+        """
+        command = CommandInside(container=container, argv=process.argv, env=dict(process.env), input=process.input)
+        return self._forked(lambda told_fd: _stand_in(command, process, descriptors, told_fd))
+
+    def _forked(self, be: Callable[[int], NoReturn]) -> tuple[int, int] | Refusal:
         ours, its = os.pipe2(os.O_CLOEXEC)
         try:
             pid = os.fork()
@@ -63,7 +78,7 @@ class Becoming:
             os.close(its)
             return Refusal(RefusalReason.SPAWN_FAILED, f"no process can be had: {error.strerror}")
         if pid == 0:
-            self._be(process, descriptors, entrances, its)
+            be(its)
         os.close(its)
         return pid, ours
 
@@ -87,10 +102,7 @@ class Becoming:
         try:
             os.setsid()
             _take_descriptors(process, descriptors)
-            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-                with contextlib.suppress(OSError, ValueError):
-                    signal.signal(number, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
+            _reset_signals()
             resource.setrlimit(resource.RLIMIT_NOFILE, self._soft_descriptors)
             for name, both in process.rlimits.items():
                 resource.setrlimit(rlimit(name), both)
@@ -116,9 +128,29 @@ class Becoming:
             return failure_of(error, found, process)
 
 
-def problem_from(said: bytes) -> NotRun | Refusal:
+def _stand_in(command: CommandInside, process: Process, descriptors: Sequence[int], told_fd: int) -> NoReturn:
+    """Be a command in a container, on the node; no program takes over that would close what is the supervisor's."""
+    try:
+        die_with_parent()
+        os.setsid()
+        _take_descriptors(process, descriptors)
+        _reset_signals()
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        close_all_but({0, 1, 2, told_fd})
+        os._exit(StandIn(command, told_fd).run() & 0xFF)
+    finally:
+        os._exit(1)
+
+
+def _reset_signals() -> None:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+
+
+def problem_from(told: Json) -> NotRun | Refusal:
     """Read what hindered a command."""
-    told = json.loads(said)
     return not_run_from(told["not_run"]) if "not_run" in told else refusal_from(told["refused"])
 
 

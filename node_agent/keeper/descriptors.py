@@ -89,3 +89,13 @@ def _open_terminal(ends: Ends) -> None:
     modes = termios.tcgetattr(slave_fd)
     modes[0] |= _IUTF8
     termios.tcsetattr(slave_fd, termios.TCSANOW, modes)
+
+
+def close_all_but(keep: set[int]) -> None:
+    """Close every descriptor of this process that is none of these."""
+    low = 0
+    for fd in sorted(keep):
+        if low < fd:  # an empty range is taken for all from there on, by some versions of Python
+            os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))

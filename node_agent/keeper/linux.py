@@ -5,12 +5,14 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _FD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -48,6 +50,12 @@ def become_subreaper() -> None:
     """Let orphaned descendants become children of this process instead of init's."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise _last_error("prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the thread that forked it ends."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise _last_error("prctl(PR_SET_PDEATHSIG)")
 
 
 def lower_out_of_memory_score() -> None:

@@ -196,10 +196,6 @@ class Supervised:
         """Let another command into its world, which is told and ended by this channel from now on."""
         if self._watch is None or not self.is_leader_alive:
             return Refusal(RefusalReason.NOT_RUNNING, f"{self.key} does not run any more")
-        if self.container is not None:
-            # Beside its own process, which only runs the container, a command would be the agent's on the node.
-            said = "the job runs in a container, and no command can be run in one yet: gpuctl attach, or gpuctl logs"
-            return Refusal(RefusalReason.BAD_REQUEST, said)
         entrances: list[int] = []
         try:
             entrances = [] if self.group is None else self.group.entrances()

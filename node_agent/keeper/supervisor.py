@@ -24,6 +24,7 @@ from typing import NoReturn
 from ..core.launch import Container, NotRun, Process
 from .becoming import Becoming
 from .containers.ending import end as end_container
+from .descriptors import close_all_but
 from .entering.commands import EnteredCommands
 from .linux import (
     CLONE_NEWPID,
@@ -95,7 +96,7 @@ def _begin(channel: socket.socket, keep: set[int], be: Callable[[socket.socket],
         signal.set_wakeup_fd(-1)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        _close_all_but({0, 1, 2, channel.fileno()} | keep)
+        close_all_but({0, 1, 2, channel.fileno()} | keep)
         be(channel)
         code = 0
     except BaseException:
@@ -103,15 +104,6 @@ def _begin(channel: socket.socket, keep: set[int], be: Callable[[socket.socket],
         sys.stderr.flush()
     finally:
         os._exit(code)
-
-
-def _close_all_but(keep: set[int]) -> None:
-    low = 0
-    for fd in sorted(keep):
-        if low < fd:  # an empty range is taken for all from there on, by some versions of Python
-            os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
 class Wakings:
@@ -170,9 +162,7 @@ class Supervisor:
             self.spawn(message["spawn"])
         elif "enter" in message:
             channel_fd, *entrances = self._received.take_descriptors(message["enter"])
-            is_let_in = self._leader is not None and self._container is None
-            process = self._process if is_let_in else None
-            self._entered.let_in(process, channel_fd, entrances)
+            self._entered.let_in(None if self._leader is None else self._process, channel_fd, entrances)
         else:
             _kill_all()
 

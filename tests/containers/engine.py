@@ -58,10 +58,15 @@ RUNTIME = """#!{python}
 import json, os, sys
 words = sys.argv[1:]
 for number, word in enumerate(words):
+    path = ""
     if word in ("--bundle", "-b"):
         path = os.path.join(words[number + 1], "config.json")
+    elif word in ("--process", "-p"):
+        path = words[number + 1]
+    if path:
         with open(path) as file:
             config = json.load(file)
+        config.pop("rlimits", None)
         config.get("process", {{}}).pop("rlimits", None)
         with open(path, "w") as file:
             json.dump(config, file)
@@ -196,6 +201,17 @@ def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple
     finally:
         process.end()
         _podman(engine, "rm", "--force", "--all", "--time", "0")
+        _end_monitors(folder)
+
+
+def _end_monitors(folder: Path) -> None:
+    """End what watches over each command that was run in a container: minutes later it would write into the folder."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                command = (process / "cmdline").read_bytes()
+                if b"conmon" in command.partition(b"\0")[0] and os.fsencode(f"{folder}/") in command:
+                    os.kill(int(process.name), signal.SIGKILL)
 
 
 def _import_busybox(engine: EngineOfTests) -> None:

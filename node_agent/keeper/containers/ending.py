@@ -9,7 +9,9 @@ import os
 import select
 import signal
 import time
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus
 
@@ -48,6 +50,67 @@ ENDING_SIGNALS = frozenset(
 PAUSE_S = 0.2
 REMOVE_S_MAX = 20.0
 """How long an engine may take to remove what is dead already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInside:
+    """A process of a container, by its number on this machine; `start_ticks` tell it from a later one of that.
+
+    `group_id` is that of its process group, 0 where it has none of its own.
+    """
+
+    pid: int
+    start_ticks: int
+    group_id: int
+
+
+PROCESSES_MAX = 65_536
+"""Processes of a container that are looked at for those of one group."""
+
+
+def process_inside(pid: int) -> ProcessInside | None:
+    """A process that an engine has started in a container; None where it is over."""
+    stat = look_at(pid)
+    if stat is None or stat.is_dead:
+        return None
+    outside = look_at(stat.parent_pid)
+    # Some run times begin its session in a process that is gone by now: the group has the number of that.
+    is_own = stat.group_id == pid or (outside is not None and outside.group_id != stat.group_id)
+    return ProcessInside(pid=pid, start_ticks=stat.start_ticks, group_id=stat.group_id if is_own else 0)
+
+
+def signal_inside(process: ProcessInside, number: int) -> None:
+    """Send a signal to a process's group, or to it alone where it has none; one that has ended gets none."""
+    stat = look_at(process.pid)
+    if stat is None or stat.start_ticks != process.start_ticks:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if process.group_id and stat.group_id == process.group_id:
+            os.killpg(process.group_id, number)
+        else:
+            os.kill(process.pid, number)
+
+
+def kill_inside(container: Container, process: ProcessInside) -> None:
+    """End a process and its group, whether it lives itself or not. What has left its group goes on."""
+    signal_inside(process, signal.SIGKILL)
+    first = first_process(read_state(container.state))
+    # The group's number may be another's by now, but not below the container's first process.
+    for pid in () if first is None or not process.group_id else _below(first):
+        stat = look_at(pid)
+        if stat is not None and stat.group_id == process.group_id:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _below(first: int) -> Iterator[int]:
+    waiting = deque(children(first))
+    for _ in range(PROCESSES_MAX):
+        if not waiting:
+            return
+        pid = waiting.popleft()
+        yield pid
+        waiting += children(pid)
 
 
 def send_signal(container: Container, number: int, *, is_for_leader: bool = False) -> bool:

@@ -8,10 +8,8 @@ first process has as the variable MARK. Whoever kills it ends the container by w
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import re
-import select
 import signal
 import socket
 import struct
@@ -22,8 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..processes import environment_of, look_at
-from .asking import Answer, ask, connected, status_of
+from .asking import Answer, ask, upgraded
 from .state import ContainerState, write_state
+from .streams import DETACH_KEYS_IN_PATH, Streams
 
 PIPE, TERMINAL = "pipe", "terminal"
 
@@ -40,8 +39,6 @@ SEEN_S_MAX = 2.0
 """How long its first process is looked for, once it was started."""
 
 PAUSE_S = 0.02
-INPUT_BYTES_MAX = 64 * 1024
-"""What is read of its input and not taken by the container yet."""
 
 FORWARDED = sorted(
     signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGWINCH, signal.SIGPIPE}
@@ -49,9 +46,6 @@ FORWARDED = sorted(
 
 ENGINE_FAILED = 125
 """The exit code where it is the engine that failed, as `docker run` has it."""
-
-_HEAD = struct.Struct(">BxxxL")
-_OUT, _ERR = 1, 2
 
 
 class NotStarted(Exception):
@@ -71,12 +65,7 @@ class Runner:
         self._state_file = state_file
         self._input_mode = input_mode
         self._mark = os.fsencode(mark)
-        self._pidfd = -1
-        self._received = bytearray()
-        self._last_said = b""
-        self._typed = bytearray()
-        self._has_input_ended = input_mode not in (PIPE, TERMINAL)
-        self._is_input_closed = self._has_input_ended
+        self._streams = Streams(has_input=input_mode in (PIPE, TERMINAL), is_terminal=input_mode == TERMINAL)
 
     def run(self) -> int:
         """Run it to its end; answers its exit code."""
@@ -93,7 +82,9 @@ class Runner:
             return ENGINE_FAILED
         self._note_first_process()
         while True:
-            self._carry(channel)
+            if self._input_mode == TERMINAL:
+                self._resize()
+            self._streams.carry(channel)
             ended = self._ended()
             if ended is not None:
                 break
@@ -105,32 +96,18 @@ class Runner:
 
     def _attached(self) -> socket.socket:
         """A connection on which its streams come, from its first byte on."""
-        channel = connected(self._engine, ATTACH_S_MAX)
-        wanted = f"stream=1&stdout=1&stderr=1&stdin={int(not self._is_input_closed)}"
-        lines = (
-            f"POST /containers/{self._id}/attach?{wanted} HTTP/1.1",
-            "Host: engine",
-            "Connection: Upgrade",
-            "Upgrade: tcp",
-            "Content-Length: 0",
-        )
-        channel.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
-        head = bytearray()
-        while not head.endswith(b"\r\n\r\n"):
-            piece = channel.recv(1)
-            if not piece or len(head) > 65_536:
-                raise OSError(errno.ECONNRESET, "it hung up")
-            head += piece
-        if (status := status_of(bytes(head))) not in (101, 200):
-            channel.setblocking(True)
-            raise NotStarted("CONTAINER_FAILED", ENGINE_FAILED, f"the container engine attaches nobody: {status}")
-        channel.setblocking(False)
+        wanted = f"stream=1&stdout=1&stderr=1&stdin={int(not self._streams.is_input_closed)}"
+        path = f"/containers/{self._id}/attach?{wanted}&detachKeys={DETACH_KEYS_IN_PATH}"
+        channel = upgraded(self._engine, path, timeout_s=ATTACH_S_MAX)
+        if isinstance(channel, Answer):
+            said = f"the container engine attaches nobody: {channel.sentence() or channel.status}"
+            raise NotStarted("CONTAINER_FAILED", ENGINE_FAILED, said)
         return channel
 
     def _start(self) -> None:
         answer = ask(self._engine, "POST", f"/containers/{self._id}/start", timeout_s=START_S_MAX)
         if not answer.is_ok:
-            raise not_started(answer)
+            raise not_started(answer.sentence())
 
     def _note_first_process(self) -> None:
         """Find its first process on this machine, and write it down. Where the engine is elsewhere there is none."""
@@ -144,7 +121,7 @@ class Runner:
                 return
             if environment_of(pid).get(MARK) == self._mark:
                 with contextlib.suppress(OSError):
-                    self._pidfd = os.pidfd_open(pid)
+                    self._streams.pidfd = os.pidfd_open(pid)
                 with contextlib.suppress(OSError):
                     write_state(self._state_file, ContainerState(pid=pid, start_ticks=stat.start_ticks))
                 return
@@ -169,115 +146,13 @@ class Runner:
         with contextlib.suppress(OSError):
             ask(self._engine, "POST", f"/containers/{self._id}/resize?h={rows}&w={columns}")
 
-    # --- while it runs
-
-    def _carry(self, channel: socket.socket) -> None:
-        """Carry its streams until it has closed them, or the engine has hung up."""
-        if self._input_mode == TERMINAL:
-            self._resize()
-        poll = select.poll()
-        watched: dict[int, int] = {}
-        with channel:
-            while True:
-                self._watch(poll, watched, channel)
-                for fd, _ in poll.poll():
-                    if fd == self._pidfd:
-                        self._drain(channel)
-                        return
-                    if fd == 0:
-                        self._read_input()
-                    elif fd == channel.fileno() and not self._take(channel):
-                        return
-                self._type(channel)
-
-    def _watch(self, poll: select.poll, watched: dict[int, int], channel: socket.socket) -> None:
-        has_room = not self._has_input_ended and len(self._typed) < INPUT_BYTES_MAX
-        wanted = {channel.fileno(): select.POLLIN | (select.POLLOUT if self._typed else 0)}
-        if has_room:
-            wanted[0] = select.POLLIN
-        if self._pidfd >= 0:
-            wanted[self._pidfd] = select.POLLIN
-        for fd in watched.keys() - wanted.keys():
-            poll.unregister(fd)
-            del watched[fd]
-        for fd, events in wanted.items():
-            if watched.get(fd) != events:
-                poll.register(fd, events)
-                watched[fd] = events
-
-    def _read_input(self) -> None:
-        try:
-            piece = os.read(0, INPUT_BYTES_MAX)
-        except OSError:
-            piece = b""
-        self._typed += piece
-        self._has_input_ended = not piece
-
-    def _type(self, channel: socket.socket) -> None:
-        if self._typed:
-            try:
-                del self._typed[: channel.send(self._typed)]
-            except BlockingIOError:
-                return
-            except OSError:  # it reads no more
-                self._typed.clear()
-                self._has_input_ended = self._is_input_closed = True
-                return
-        if self._has_input_ended and not self._typed and not self._is_input_closed:
-            self._is_input_closed = True
-            with contextlib.suppress(OSError):
-                channel.shutdown(socket.SHUT_WR)
-
-    def _take(self, channel: socket.socket) -> bool:
-        """Write down what has come; False when nothing more comes."""
-        try:
-            piece = channel.recv(256 * 1024)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        self._received += piece
-        if self._input_mode == TERMINAL:
-            self._say(1, self._received)
-            self._received.clear()
-        else:
-            self._write_frames()
-        return bool(piece)
-
-    def _say(self, fd: int, data: bytes | bytearray) -> None:
-        write_all(fd, data)
-        self._last_said = (self._last_said + bytes(data[-SAID_BYTES:]))[-SAID_BYTES:]
-
-    def _write_frames(self) -> None:
-        """The streams come in frames: which one, how many bytes, and the bytes."""
-        taken = 0
-        while len(self._received) - taken >= _HEAD.size:
-            stream, size = _HEAD.unpack_from(self._received, taken)
-            available = min(size, len(self._received) - taken - _HEAD.size)
-            begin = taken + _HEAD.size
-            self._say(_ERR if stream == _ERR else _OUT, self._received[begin : begin + available])
-            taken = begin + available
-            if available < size:  # the rest of the frame, as a frame of its own
-                self._received[:taken] = _HEAD.pack(stream, size - available)
-                return
-        del self._received[:taken]
-
-    def _drain(self, channel: socket.socket) -> None:
-        """Its processes are dead: take what is on its way."""
-        deadline = time.monotonic() + SEEN_S_MAX
-        poll = select.poll()
-        poll.register(channel.fileno(), select.POLLIN)
-        while (left_s := deadline - time.monotonic()) > 0 and poll.poll(left_s * 1000):
-            if not self._take(channel):
-                return
-
     # --- its end
 
     def _ended(self) -> ContainerState | None:
         """How it ended; None when it lives, and it was the engine that hung up."""
         deadline = time.monotonic() + END_S_MAX
         problem = "the container engine does not say how the container ended"
-        while time.monotonic() < deadline or self._is_seen_alive():
+        while time.monotonic() < deadline or self._streams.is_seen_alive:
             try:
                 told = self._inspected()
             except OSError as error:
@@ -287,14 +162,14 @@ class Runner:
                 break
             else:
                 status = str(told.get("Status", ""))
-                if status in ("exited", "stopped", "dead") and not self._is_seen_alive():
-                    if (found := NOT_RUN_BY_INIT.search(self._last_said)) is not None and told.get("ExitCode"):
+                if status in ("exited", "stopped", "dead") and not self._streams.is_seen_alive:
+                    if (found := NOT_RUN_BY_INIT.search(self._streams.last_said)) is not None and told.get("ExitCode"):
                         return _not_run(found[1].decode(errors="replace"))
                     return ContainerState(
                         exit_code=int(told.get("ExitCode") or 0),
                         is_out_of_memory=bool(told.get("OOMKilled")),
                     )
-                if status in ("running", "paused") and (self._pidfd < 0 or self._is_seen_alive()):
+                if status in ("running", "paused") and (self._streams.pidfd < 0 or self._streams.is_seen_alive):
                     return None
             time.sleep(PAUSE_S)
         return ContainerState(exit_code=ENGINE_FAILED, failure="CONTAINER_FAILED", detail=problem)
@@ -306,18 +181,11 @@ class Runner:
                 return self._attached()
             except (OSError, NotStarted):
                 time.sleep(PAUSE_S)
-                if self._pidfd >= 0 and not self._is_seen_alive():
+                if self._streams.pidfd >= 0 and not self._streams.is_seen_alive:
                     left, right = socket.socketpair()
                     right.close()  # nothing more comes
                     left.setblocking(False)
                     return left
-
-    def _is_seen_alive(self) -> bool:
-        if self._pidfd < 0:
-            return False
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return not poll.poll(0)
 
     def _inspected(self) -> dict[str, Any]:
         answer = ask(self._engine, "GET", f"/containers/{self._id}/json")
@@ -325,10 +193,9 @@ class Runner:
             raise Gone
         if not answer.is_ok:
             raise OSError(errno.EIO, f"it answers {answer.status}")
-        try:
-            state: dict[str, Any] = json.loads(answer.body)["State"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise OSError(errno.EIO, f"its answer cannot be read: {error}") from None
+        state = answer.as_object().get("State")
+        if not isinstance(state, dict):
+            raise OSError(errno.EIO, "its answer says nothing of its state")
         return state
 
     def _remove(self, ended: ContainerState) -> None:
@@ -357,9 +224,6 @@ NOT_RUN_BY_INIT = re.compile(
 )
 """An engine has started a container when its init runs; that this cannot run the command, it says in its own words."""
 
-SAID_BYTES = 512
-"""So much of what was written last is looked at for these."""
-
 
 def _not_run(why: str) -> ContainerState:
     is_missing = "no such file" in why.lower()
@@ -374,13 +238,8 @@ class Gone(Exception):
     """The engine knows no such container."""
 
 
-def not_started(answer: Answer) -> NotStarted:
+def not_started(said: str) -> NotStarted:
     """What it means that an engine did not start a container: engines say it in words alone."""
-    try:
-        said = str(json.loads(answer.body)["message"])
-    except (ValueError, KeyError, TypeError):
-        said = answer.body.decode(errors="replace")
-    said = " ".join(said.split())[:1000]
     small = said.lower()
     if "nvidia" in small or "could not select device driver" in small or "unresolvable cdi" in small:
         if "requirement error" in small or "unsatisfied condition" in small:
@@ -391,16 +250,6 @@ def not_started(answer: Answer) -> NotStarted:
     if "executable file" in small or "no such file or directory" in small or "not found" in small:
         return NotStarted("COMMAND_NOT_FOUND", 127, f"the image has no such program: {said}")
     return NotStarted("CONTAINER_FAILED", ENGINE_FAILED, f"the container engine did not start it: {said}")
-
-
-def write_all(fd: int, data: bytes | bytearray) -> None:
-    """Write all of it; what nobody reads is left."""
-    view = memoryview(bytes(data))
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except OSError:
-            return
 
 
 def main(words: Sequence[str]) -> None:

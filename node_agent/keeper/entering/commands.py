@@ -6,6 +6,7 @@ first wants the command to end: it is hung up upon, and killed after GRACE_S. Wi
 """
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -18,6 +19,7 @@ from gpufleet.jobs.runs import SIGNAL_MAX, InputMode
 
 from ...core.launch import NotRun, Process, Refusal, RefusalReason
 from ..becoming import ANSWER_BYTES_MAX, Becoming, problem_from
+from ..containers.ending import ProcessInside, kill_inside
 from ..values import NO_INPUT, to_json
 from ..wire import Json, Received, send
 
@@ -30,7 +32,10 @@ GRACE_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class RunningCommand:
-    """One of them. `told_fd` ends as its program begins; `kill_at` is when it is killed, by the monotonic clock."""
+    """One of them. `told_fd` ends as its program begins; `kill_at` is when it is killed, by the monotonic clock.
+
+    In a container `inside` is its process, where that is seen, and `pid` that which stands for it on the node.
+    """
 
     process: Process
     channel: socket.socket
@@ -40,6 +45,7 @@ class RunningCommand:
     told_fd: int = -1
     said: bytearray = field(default_factory=bytearray)
     kill_at: float | None = None
+    inside: ProcessInside | None = None
 
 
 class EnteredCommands:
@@ -92,6 +98,8 @@ class EnteredCommands:
                 if command.told_fd >= 0:
                     self._take_told(command)
                 command.pid = 0
+                if command.inside is not None and command.process.container is not None:
+                    kill_inside(command.process.container, command.inside)
                 self._say(command, {"exit": wait_status})
                 self._drop(command)
 
@@ -122,12 +130,16 @@ class EnteredCommands:
         descriptors = command.received.take_descriptors()
         process = command.process
         mode = None if told["input"] == NO_INPUT else InputMode(told["input"])
-        wanted = replace(process, argv=tuple(told["argv"]), input=mode, env={**process.env, **told["env"]})
+        wanted = replace(process, argv=tuple(told["argv"]), input=mode)
         try:
-            if process.isolation is not None:
-                for fd in descriptors:
-                    os.fchown(fd, process.isolation.uid, process.isolation.gid)  # else /dev/stdout could not be opened
-            begun = self._becoming.begin(wanted, descriptors, command.entrances)
+            if process.container is not None:
+                begun = self._becoming.begin_inside(process.container, replace(wanted, env=told["env"]), descriptors)
+            else:
+                if process.isolation is not None:
+                    for fd in descriptors:  # else /dev/stdout could not be opened
+                        os.fchown(fd, process.isolation.uid, process.isolation.gid)
+                wanted = replace(wanted, env={**process.env, **told["env"]})
+                begun = self._becoming.begin(wanted, descriptors, command.entrances)
         except OSError as error:
             begun = Refusal(RefusalReason.SPAWN_FAILED, f"the command cannot be started: {error}")
         finally:
@@ -153,10 +165,13 @@ class EnteredCommands:
         self._poll.unregister(command.told_fd)
         os.close(command.told_fd)
         command.told_fd = -1
-        if command.said:
-            self._refuse(command, problem_from(bytes(command.said)))
-        else:
-            self._say(command, {"began": command.pid})
+        said = json.loads(command.said) if command.said else {}
+        if said and "inside" not in said:
+            self._refuse(command, problem_from(said))
+            return
+        if said:
+            command.inside = ProcessInside(**said["inside"])
+        self._say(command, {"began": command.pid})
 
     def _refuse(self, command: RunningCommand, problem: NotRun | Refusal) -> None:
         self._say(command, {"not_run" if isinstance(problem, NotRun) else "refused": to_json(problem)})
