@@ -205,6 +205,7 @@ class NodeAgent:
             node.machine.source,
             tick_seconds=lambda: node.tuning().busy_sampling_seconds,
             set_interval=self._sample_every,
+            top_of=lambda key, leader: self._containers.process_of(key) if self._containers.has(key) else leader,
             records=UsageRecords(folder.path / USAGES_FOLDER),
         )
         self._sampling_seconds = node.tuning().sampling_seconds

@@ -81,7 +81,10 @@ def note_of(uuids: Iterable[str], devices: dict[str, Device], sampling_us: int |
 
 
 class Usages:
-    """The tallies of one node's attempts. `set_interval` is told how often to read the devices, None: nothing runs."""
+    """The tallies of one node's attempts. `set_interval` is told how often to read the devices, None: nothing runs.
+
+    `top_of` answers below which process all of a rank's are, by its leader: of one in a container another than that.
+    """
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Usages:
         tick_seconds: Callable[[], float],
         set_interval: Callable[[float | None], None],
         read: Callable[[int], TreeReading | None] = read_tree,
+        top_of: Callable[[RankKey, int], int | None] = lambda key, leader: leader,
         clock_us: Callable[[], int] = boottime_us,
         records: UsageRecords | None = None,
     ) -> None:
@@ -102,6 +106,7 @@ class Usages:
         self._set_interval = set_interval
         self._interval_seconds: float | None = None
         self._read = read
+        self._top_of = top_of
         self._clock_us = clock_us
         self._since_beat: dict[str, DeviceTally] = {}
         self._tallies: dict[RankKey, AttemptTally] = {}
@@ -235,7 +240,8 @@ class Usages:
             self._cannot_keep = True
 
     def _read_all(self, leaders: dict[RankKey, int]) -> dict[RankKey, TreeReading | None]:
-        return {key: self._read(pid) for key, pid in leaders.items()}
+        tops = ((key, self._top_of(key, pid)) for key, pid in leaders.items())
+        return {key: None if pid is None else self._read(pid) for key, pid in tops}
 
     def _collect(self) -> None:
         """Credit what the devices told since the last time: to the beat, and to who holds each of them now."""

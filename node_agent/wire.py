@@ -192,8 +192,9 @@ def exited_to_proto(
             for stream in Stream
         ],
         output_is_complete=end.loss is None and not end.streams_lost,
-        cpu_seconds=end.cpu_us / 1e6,
-        memory_bytes_max=end.max_rss_bytes,
+        # Of a container nobody says at its end what it used in all: then it is what was read of it.
+        cpu_seconds=end.cpu_us / 1e6 or (0.0 if usage is None else usage.processes.cpu_seconds),
+        memory_bytes_max=end.max_rss_bytes or (0 if usage is None else round(usage.processes.memory_bytes.max)),
         usage=usage,
         is_blameless=end.is_blameless,
     )

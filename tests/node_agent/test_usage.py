@@ -144,11 +144,13 @@ class Bench:
         self.tick_seconds = 0.0
         self.often: list[float | None] = []
         self.read: list[int] = []
+        self.tops: dict[RankKey, int | None] = {}
         self.usages = Usages(
             cast(Any, self.source),
             tick_seconds=lambda: self.tick_seconds,
             set_interval=self.often.append,
             read=self._read,
+            top_of=lambda key, leader: self.tops.get(key, leader),
             clock_us=lambda: self.now_us,
             records=None if folder is None else UsageRecords(folder),
         )
@@ -194,6 +196,22 @@ async def test_a_reading_counts_for_who_held_the_device_when_it_was_made() -> No
     # The beat has all of it, once; of the ranks only those that run and of which something is known.
     assert [tally.count for tally in since.values()] == [4, 2] and told == []
     assert bench.usages.take_beat() == ({}, [])
+
+
+async def test_of_a_rank_in_a_container_what_is_below_its_first_process_is_read_and_before_that_nothing() -> None:
+    bench = Bench()
+    bench.usages.expect(ONE, [])
+    bench.usages.expect(TWO, [])
+    bench.usages.see(view(ONE))
+    bench.usages.see(view(TWO))
+    bench.tops = {ONE: None}
+    running = asyncio.create_task(bench.usages.run())
+    await until("the other was read", lambda: bench.read)
+    assert set(bench.read) == {1} and bench.usages.of(ONE) is None
+    bench.tops = {ONE: 42}
+    await until("its first process was read", lambda: bench.usages.of(ONE))
+    running.cancel()
+    assert set(bench.read) == {1, 42}
 
 
 async def test_devices_are_read_often_while_something_runs_and_processes_once_a_tick() -> None:

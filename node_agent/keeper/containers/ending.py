@@ -162,13 +162,16 @@ def end(container: Container, timeout_s: float = REMOVE_S_MAX) -> bool:
 def end_in_container(end: AttemptEnd, container: Container) -> AttemptEnd:
     """The end of an attempt whose own process only ran a container: as if what ran there had been its process.
 
-    An engine tells 128 + N of what signal N has ended, and nobody can tell that from such an exit code.
+    An engine tells 128 + N of what signal N has ended, and nobody can tell that from such an exit code. What its own
+    process took of the node is not the job's.
     """
     state = read_state(container.state)
     status = end.status if state.exit_code is None else _status_of(state.exit_code)
     shortage = Shortage(oom_kills=1, memory_bytes_max=container.memory_bytes) if state.is_out_of_memory else None
     failure = LaunchFailure(state.failure) if state.failure in set(LaunchFailure) else None
-    return replace(end, status=status, failure=failure, detail=state.detail, shortage=shortage)
+    return replace(
+        end, status=status, failure=failure, detail=state.detail, shortage=shortage, cpu_us=0, max_rss_bytes=0
+    )
 
 
 def _status_of(code: int) -> ExitStatus:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from gpufleet.v1 import job_pb2, scheduler_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
 from tests.containers.engine import IMAGE, EngineOfTests
 from tests.e2e.client import Client, select
@@ -147,3 +147,19 @@ async def test_much_output_comes_whole_and_its_streams_apart(person: Client) -> 
     assert job.state == SUCCEEDED
     said = await person.stdout(job.id)
     assert said == b"".join(b"%d\n" % number for number in range(1, 200_001))
+
+
+async def test_its_processes_are_counted_as_those_of_any_job(person: Client) -> None:
+    script = "i=0; while test $i -lt 300000; do i=$((i+1)); done; echo ready; while true; do sleep 0.05; done"
+    job = await person.submit("/bin/sh", "-c", script, **in_container())
+    await has_written(person, job, b"ready")
+
+    async def is_counted() -> bool:
+        stats = await person.stub.GetJobStats(capacity_pb2.GetJobStatsRequest(job_id=job))
+        return any(each.cpu_seconds > 0.05 and 0 < each.memory_mb.max < 64 for each in stats.processes)
+
+    await until("its processor time and memory are told", is_counted)
+    await person.cancel(job)
+    ended = await person.wait(job, CANCELLED)
+    assert ended.attempts[-1].cpu_seconds > 0.05
+    assert 0 < ended.attempts[-1].memory_bytes_max < 64_000_000
