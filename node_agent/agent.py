@@ -192,6 +192,7 @@ class NodeAgent:
             identity.agent_id,
             lambda: [view.key for view in self._duties.inventory.live()],
             self.renew,
+            self._tell_image,
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._file_checks = FileChecks(
@@ -273,6 +274,10 @@ class NodeAgent:
 
     def _tell_setup(self, key: RankKey, is_ready: bool, message: str) -> None:
         self._heartbeats.report(lambda now_us: {"setup_state": wire.setup_to_proto(key, message, is_ready=is_ready)})
+
+    def _tell_image(self, key: RankKey, image: str, is_here: bool, message: str) -> None:
+        state = wire.setup_to_proto(key, message, is_ready=is_here, image=image)
+        self._heartbeats.report(lambda now_us: {"setup_state": state})
 
     def _leader_of(self, key: RankKey) -> int | None:
         """The process id of a rank's leader, None when none runs here."""

@@ -208,10 +208,10 @@ def reason_and_sentence_of(end: AttemptEnd) -> tuple[str, str]:
     return _reason(end), sentence_of_end(end)
 
 
-def setup_to_proto(key: RankKey, message: str, *, is_ready: bool) -> node_agent_pb2.SetupState:
-    """How far the environment of a rank is."""
+def setup_to_proto(key: RankKey, message: str, *, is_ready: bool, image: str = "") -> node_agent_pb2.SetupState:
+    """How far the environment of a rank is, or this image for it."""
     phase = node_agent_pb2.SETUP_PHASE_READY if is_ready else node_agent_pb2.SETUP_PHASE_MAKING
-    return node_agent_pb2.SetupState(key=key_to_proto(key), phase=phase, message=message)
+    return node_agent_pb2.SetupState(key=key_to_proto(key), phase=phase, message=message, image=image)
 
 
 def spool_to_proto(view: AttemptView) -> node_agent_pb2.SpoolState:

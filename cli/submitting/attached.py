@@ -32,6 +32,7 @@ from ..errors import INTERRUPTED
 from ..following.writers import Plain, Streams
 from ..inside.showing import showing
 from ..render.words import place
+from .starting import tell_setup
 from .submission import refuse_many
 from .tracing import Tracing, tracing
 
@@ -160,6 +161,9 @@ class Attached:
         self._errands: set[asyncio.Task[None]] = set()
         self._attempt_told = 0
         """Of this one it was said where it runs."""
+        self._tells_setup = False
+        self._setup_told = 0
+        """Number of the line of its story that was said last."""
 
     async def run(self) -> int:
         """Stay until the job ends, a time-out ends the session or the person leaves; answer the exit code."""
@@ -169,6 +173,7 @@ class Attached:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_leave, number)
         self._tell_state(self._job)
+        self._look_at_start()
         following = asyncio.create_task(self._follow())
         either: list[asyncio.Future[Any]] = [following, self._left_with]
         try:
@@ -276,6 +281,23 @@ class Attached:
             self._keyboard.job_changed(job)
         self._tell_state(job)
         self._job = job
+        self._look_at_start()
+
+    @property
+    def _is_starting(self) -> bool:
+        return self._job.state == job_pb2.JOB_STATE_STARTING
+
+    def _look_at_start(self) -> None:
+        """Tell how far a start is, on a terminal, as long as it lasts."""
+        if self._is_starting and not self._tells_setup and sys.stderr.isatty():
+            self._tells_setup = True
+            self._run_errand(self._tell_setup())
+
+    async def _tell_setup(self) -> None:
+        self._setup_told = await tell_setup(
+            self._client, self._job.id, lambda: self._is_starting, self.say, self._setup_told
+        )
+        self._tells_setup = False
 
     def _tell_state(self, job: job_pb2.Job) -> None:
         # One that is held would wait in silence for somebody who does not know that: this goes to a pipe as well.

@@ -35,7 +35,7 @@ from ..keeper.containers.ending import first_process
 from ..keeper.containers.state import read_state
 from ..keeper.jail import give_all
 from .engine import BY_NODES, ContainerTrouble, Engine, EngineFacts, refusing, said_by
-from .images import PULLS_AT_ONCE_MAX, Images
+from .images import PULLS_AT_ONCE_MAX, Images, Tell
 from .making import AGENT_LABEL, ATTEMPT_LABEL, JOB_LABEL, Wanted, request_of
 from .mounts import AllowedMount, checked_mount
 
@@ -62,8 +62,15 @@ class ContainerSettings:
     processes_max: int = 4096
 
 
+TellImage = Callable[[RankKey, str, bool, str], None]
+"""Hears of an image that comes for a rank: which, whether it is there now, and how far it is, in words."""
+
+
 class Containers:
-    """Makes and sweeps containers for one agent. `live` answers the attempts whose processes may run."""
+    """Makes and sweeps containers for one agent. `live` answers the attempts whose processes may run.
+
+    `tell_image` hears how far the images are that come.
+    """
 
     def __init__(
         self,
@@ -72,6 +79,7 @@ class Containers:
         agent_id: str,
         live: Callable[[], Collection[RankKey]],
         changed: Callable[[], None],
+        tell_image: TellImage,
     ) -> None:
         self._settings = settings
         self._data = folder.absolute()
@@ -79,6 +87,7 @@ class Containers:
         self._agent_id = agent_id
         self._live = live
         self._changed = changed
+        self._tell_image = tell_image
         self._engine = Engine(settings().engine)
         self._images = Images(self._folder)
         self._pulling = ThreadPoolExecutor(PULLS_AT_ONCE_MAX, thread_name_prefix="images")
@@ -142,8 +151,14 @@ class Containers:
 
     async def prepare(self, command: LaunchAttempt) -> Refusal | None:
         """Have its image here, and check what it is to be shown; answers what speaks against it."""
+        loop = asyncio.get_running_loop()
+
+        def tell(image: str, is_here: bool, message: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the agent has left meanwhile
+                loop.call_soon_threadsafe(self._tell_image, command.key, image, is_here, message)
+
         try:
-            await asyncio.get_running_loop().run_in_executor(self._pulling, self._prepare, command)
+            await loop.run_in_executor(self._pulling, self._prepare, command, tell)
         except ContainerTrouble as trouble:
             return trouble.refusal
         return None
@@ -190,12 +205,12 @@ class Containers:
             )
         return facts
 
-    def _prepare(self, command: LaunchAttempt) -> None:
+    def _prepare(self, command: LaunchAttempt, tell: Tell) -> None:
         assert command.container is not None
         facts = self._known()
         for mount in command.container.mounts:
             self._checked(mount, facts)
-        self._images.have(self._engine.client(facts.socket), command.container, command.user)
+        self._images.have(self._engine.client(facts.socket), command.container, command.user, tell)
 
     def _checked(self, mount: Any, facts: EngineFacts) -> Any:
         return checked_mount(mount, self._settings().mounts, (Path(facts.socket), self._data))

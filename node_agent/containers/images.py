@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from gpufleet.host.whole_file import replace_file
 
 from ..core.launch import ContainerAsked, RefusalReason
 from .engine import ContainerTrouble, refusing, said_by
+from .pulling import Pull
 
 _log = logging.getLogger(__name__)
 
@@ -26,12 +27,19 @@ PULL_SECONDS_MAX = 3600
 PULLS_AT_ONCE_MAX = 4
 """So many launches of a node have their images come at a time; more wait, and nothing else that its agent does."""
 
+UNTOLD_SECONDS_MAX = 1.0
+"""An image that another launch has for no longer than this was here all the time."""
+
 RECORD = "private-images.json"
 PRIVATE_MAX = 10_000
 """Images of which is known who may have them; beyond it none is taken for public that once was private."""
 
 DENIED = ("denied", "unauthorized", "authentication required", "no basic auth", "403", "401")
 MISSING = ("not found", "manifest unknown", "name unknown", "does not exist", "not known", "no such image", "404")
+
+
+Tell = Callable[[str, bool, str], None]
+"""Hears of an image that comes: which, whether it is there now, and how far it is, in words."""
 
 
 class Images:
@@ -42,52 +50,69 @@ class Images:
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
         self._guard = threading.Lock()
 
-    def have(self, client: Any, asked: ContainerAsked, user: str) -> bool:
+    def have(
+        self, client: Any, asked: ContainerAsked, user: str, tell: Tell = lambda image, is_here, message: None
+    ) -> bool:
         """Have an image here for a user; whether it was pulled now. Errors: ContainerTrouble.
 
         One that came by somebody's credentials is pulled again for whoever has not shown theirs: what is here already
-        is not sent again, but the registry says whether they may have it.
+        is not sent again, but the registry says whether they may have it. What comes is told of; what is here is not.
         """
         image = with_tag(asked.image)
-        with self._lock(image):
+        with self._lock(image, lambda: tell(image, False, "another job has it come")) as has_waited:
             repository = _parted(image)[0]
             known = self._private().get(repository)
             if (known is None or user in known) and _is_here(client, image):
+                if has_waited:
+                    tell(image, True, "")
                 return False
-            self._pull(client, image, asked.credentials)
+            self._pull(client, image, asked.credentials, tell)
             if asked.credentials or known is not None:
                 self._note(repository, user)
             return True
 
-    def _pull(self, client: Any, image: str, credentials: str) -> None:
+    def _pull(self, client: Any, image: str, credentials: str, tell: Tell) -> None:
         auth = auth_of(credentials, image) if credentials else {}
         repository, tag = _parted(image)
         deadline = time.monotonic() + PULL_SECONDS_MAX
         _log.info("pulling image %s", image)
+        tell(image, False, "")
+        progress = Pull(begun_at=time.monotonic())
         for number in range(PULL_TRIES):
             try:
                 with refusing(RefusalReason.IMAGE_PULL_FAILED, "", lambda error: _trouble(image, said_by(error))):
                     for step in client.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
                         if step.get("error"):
                             raise _trouble(image, " ".join(str(step["error"]).split()))
-                        if time.monotonic() > deadline:
+                        now = time.monotonic()
+                        if far := progress.take(step, now):
+                            tell(image, False, far)
+                        if now > deadline:
                             why = f"image {image} was not here after {PULL_SECONDS_MAX // 60} minutes"
                             raise ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why)
                 break
             except ContainerTrouble as trouble:
                 if number + 1 == PULL_TRIES or not trouble.may_pass:
                     raise
-        if not _is_here(client, image):
+        size_bytes = _size_of(client, image)
+        if size_bytes is None:
             raise ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, f"image {image} was pulled, and is not there")
+        tell(image, True, progress.end(size_bytes, time.monotonic()))
 
     @contextmanager
-    def _lock(self, image: str) -> Iterator[None]:
+    def _lock(self, image: str, waiting: Callable[[], None]) -> Iterator[bool]:
+        """Hold an image against all others; answers whether somebody had it for a while, which `waiting` is told of."""
         with self._guard:
             lock, count = self._locks.get(image, (threading.Lock(), 0))
             self._locks[image] = (lock, count + 1)
         try:
-            with lock:
-                yield
+            if has_waited := not lock.acquire(timeout=UNTOLD_SECONDS_MAX):
+                waiting()
+                lock.acquire()
+            try:
+                yield has_waited
+            finally:
+                lock.release()
         finally:
             with self._guard:
                 lock, count = self._locks.pop(image)
@@ -115,14 +140,18 @@ class Images:
 
 
 def _is_here(client: Any, image: str) -> bool:
+    return _size_of(client, image) is not None
+
+
+def _size_of(client: Any, image: str) -> int | None:
+    """The bytes of an image, unpacked; None where it is not here."""
     import docker.errors
 
     with refusing(RefusalReason.NO_ENGINE, "the container engine does not answer"):
         try:
-            client.inspect_image(image)
+            return int(client.inspect_image(image).get("Size") or 0)
         except docker.errors.NotFound:
-            return False
-    return True
+            return None
 
 
 def with_tag(image: str) -> str:

@@ -419,12 +419,13 @@ def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) 
 
 
 def on_setup_reported(state: State, event: SetupReported) -> Decision:
-    """Note for the story that a rank's environment is made, or there."""
+    """Note for the story that a rank's environment is made, or its image comes, or that it is there."""
     if live_attempt(state, event.node, event.key) is None:
         return NOTHING
-    return Decision(
-        records=(SetupStateChanged(at=event.at, key=event.key, is_ready=event.is_ready, message=event.message),)
+    changed = SetupStateChanged(
+        at=event.at, key=event.key, is_ready=event.is_ready, message=event.message, image=event.image
     )
+    return Decision(records=(changed,))
 
 
 def _may_run_elsewhere(state: State, job: Job, node: NodeName) -> bool:

@@ -102,9 +102,12 @@ def sentence(record: Record) -> str:
             return f"Node {node} did not start attempt {job_id}/{number} ({why}); job {job_id} is placed again."
         case records.JobFinished():
             return _end_sentence(record)
-        case records.SetupStateChanged(key=key, is_ready=is_ready, message=message):
+        case records.SetupStateChanged(key=key, is_ready=is_ready, message=message, image=""):
             what = "is there" if is_ready else "is made on its node"
             return f"The environment of {key} {what}{_because(message)}."
+        case records.SetupStateChanged(key=key, is_ready=is_ready, message=message, image=image):
+            what = "is there" if is_ready else "comes to its node"
+            return f"Image {image} of {key} {what}{_because(message)}."
         case records.SpoolStateChanged(key=key, is_full=True, message=message):
             return f"The output of {key} waits for room on its node{_because(message)}."
         case records.SpoolStateChanged(key=key):

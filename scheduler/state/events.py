@@ -313,10 +313,14 @@ class OutputSynced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupReported(RankReport):
-    """A node makes the environment of a rank, or has it. `message` is a sentence, with what was written last."""
+    """A node makes the environment of a rank, or has it. `message` is a sentence, with what was written last.
+
+    With `image` it is that image which comes, or is there.
+    """
 
     is_ready: bool
     message: str = ""
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,10 +276,11 @@ class JobFinished(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupStateChanged(OfRank):
-    """A node makes the environment of a rank, or has it; kept for the story only."""
+    """A node makes the environment of a rank, or has it, or an image for it; kept for the story only."""
 
     is_ready: bool
     message: str = ""
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -460,6 +460,7 @@ def _set_up_and_left() -> list[Record]:
         transcript.answer(line)
     fleet, key = transcript.fleet, RankKey(JobId(1), 1, 0)
     fleet.take_up(SetupReported(at=fleet.now, node=N1, key=key, is_ready=True, message="made with pip in 12 s"))
+    fleet.take_up(SetupReported(at=fleet.now, node=N1, key=key, is_ready=False, message="1GB of 4GB", image="a:1"))
     for line in ("started 1/1", "exited 1/1 code=0", "synced 1/1", "left 1/1 stored"):
         transcript.answer(line)
     return fleet.store.records

@@ -109,17 +109,17 @@ class _SetupPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SetupPhase
     SETUP_PHASE_UNSPECIFIED: _SetupPhase.ValueType  # 0
     """Never sent."""
     SETUP_PHASE_MAKING: _SetupPhase.ValueType  # 1
-    """It is made, or another job's launch that makes the same one is waited for."""
+    """It is made, or comes, or another job's launch that has the same one made or come is waited for."""
     SETUP_PHASE_READY: _SetupPhase.ValueType  # 2
     """It is there."""
 
 class SetupPhase(_SetupPhase, metaclass=_SetupPhaseEnumTypeWrapper):
-    """SetupPhase is how far the environment of a rank is."""
+    """SetupPhase is how far the environment of a rank, or its image, is."""
 
 SETUP_PHASE_UNSPECIFIED: SetupPhase.ValueType  # 0
 """Never sent."""
 SETUP_PHASE_MAKING: SetupPhase.ValueType  # 1
-"""It is made, or another job's launch that makes the same one is waited for."""
+"""It is made, or comes, or another job's launch that has the same one made or come is waited for."""
 SETUP_PHASE_READY: SetupPhase.ValueType  # 2
 """It is there."""
 Global___SetupPhase: _TypeAlias = SetupPhase  # noqa: Y015
@@ -870,17 +870,22 @@ Global___SpoolState: _TypeAlias = SpoolState  # noqa: Y015
 
 @_typing.final
 class SetupState(_message.Message):
-    """SetupState says how far the environment of a rank is. One that cannot be made is told by LaunchRefused."""
+    """SetupState says how far the environment of a rank is, or the image that its node pulls for it. One that cannot be had
+    is told by LaunchRefused.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
     phase: Global___SetupPhase.ValueType
     """How far it is."""
     message: _builtins.str
     """One sentence for people, with the last lines of what was written where something was made; 4,096 characters at most."""
+    image: _builtins.str
+    """The image that comes; empty: it is the environment."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -891,10 +896,11 @@ class SetupState(_message.Message):
         key: Global___AttemptKey | None = ...,
         phase: Global___SetupPhase.ValueType = ...,
         message: _builtins.str = ...,
+        image: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message", b"message", "phase", b"phase"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "key", b"key", "message", b"message", "phase", b"phase"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ from ...state.nodes import Node
 from ...state.replies import NodeChanged, Reply
 from ...state.units import MB, Span
 from ...store_position import StorePositions
+from ...wire.container import IMAGE_CHARS_MAX
 from ...wire.convert import duration, rank_key
 from ...wire.usages import memory_peaks, reported_use
 from ...wire.validate import node_name, span_of
@@ -313,8 +314,9 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             case "setup_state":
                 told = request.setup_state
                 is_ready = told.phase == node_agent_pb2.SETUP_PHASE_READY
-                text = told.message[:SETUP_CHARS_MAX]
-                report(events.SetupReported(at=now, node=node, key=rank_key(told.key), is_ready=is_ready, message=text))
+                text, image = told.message[:SETUP_CHARS_MAX], told.image[:IMAGE_CHARS_MAX]
+                key = rank_key(told.key)
+                report(events.SetupReported(at=now, node=node, key=key, is_ready=is_ready, message=text, image=image))
             case "program_log":
                 waiting = connection.logs.get(request.program_log.request)
                 if waiting is not None and not waiting.full():

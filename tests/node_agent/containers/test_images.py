@@ -26,10 +26,10 @@ class FakeEngine:
         self.pulls = 0
         self.said = ""
 
-    def inspect_image(self, image: str) -> dict[str, str]:
+    def inspect_image(self, image: str) -> dict[str, int]:
         if image not in self.here:
             raise docker.errors.ImageNotFound("no such image")
-        return {}
+        return {"Size": 4_000_000}
 
     def pull(self, repository: str, tag: str, auth_config: dict[str, str], **_: Any) -> Iterator[dict[str, str]]:
         self.pulls += 1
@@ -114,3 +114,51 @@ def test_a_pull_that_never_comes_to_its_end_is_given_up(tmp_path: Path, monkeypa
     monkeypatch.setattr(engine, "pull", lambda *words, **more: iter([{"status": "Downloading"}] * 2))
     with pytest.raises(ContainerTrouble, match="was not here after"):
         Images(tmp_path).have(engine, asked(), "ada")
+
+
+def test_a_pull_is_told_of_from_its_beginning_to_its_end_and_what_is_here_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, images, told = FakeEngine(), Images(tmp_path), list[tuple[str, bool, str]]()
+
+    def pull(repository: str, tag: str, **_: Any) -> Iterator[dict[str, Any]]:
+        for come in (10, 30, 90):
+            progress = {"current": come * 1_000_000, "total": 100_000_000}
+            yield {"status": "Downloading", "id": "a", "progressDetail": progress}
+        engine.here.add(f"{repository}:{tag}")
+
+    monkeypatch.setattr(engine, "pull", pull)
+    image = "reg.example:5000/team/model:3"
+    for _ in range(2):
+        images.have(engine, asked(), "ada", lambda *what: told.append(what))
+    assert told == [
+        (image, False, ""),
+        (image, False, "30MB of 100MB have come"),
+        (image, False, "90MB of 100MB have come"),
+        (image, True, "4MB, in 1s"),
+    ]
+
+
+def test_who_waits_for_the_pull_of_another_job_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node_agent.containers.images.UNTOLD_SECONDS_MAX", 0.01)
+    engine, images, told = FakeEngine(), Images(tmp_path), list[tuple[str, bool, str]]()
+    pulls, waits = threading.Event(), threading.Event()
+
+    def pull(repository: str, tag: str, **_: Any) -> Iterator[dict[str, Any]]:
+        pulls.set()
+        assert waits.wait(30)
+        engine.here.add(f"{repository}:{tag}")
+        yield {}
+
+    def tell(image: str, is_here: bool, message: str) -> None:
+        told.append((image, is_here, message))
+        waits.set()
+
+    monkeypatch.setattr(engine, "pull", pull)
+    first = threading.Thread(target=images.have, args=(engine, asked(), "ada"))
+    first.start()
+    assert pulls.wait(30)
+    images.have(engine, asked(), "bob", tell)
+    first.join()
+    image = "reg.example:5000/team/model:3"
+    assert told == [(image, False, "another job has it come"), (image, True, "")]
