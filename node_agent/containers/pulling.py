@@ -64,10 +64,11 @@ class Pull:
             self._layers[layer] = total, total
         if status != "Downloading" or not isinstance(progress, Mapping):
             return
-        come, total = progress.get("current"), progress.get("total")
-        is_told = isinstance(come, int) and isinstance(total, int) and 0 <= come <= total
-        if is_told and (layer in self._layers or len(self._layers) < LAYERS_MAX):
-            self._layers[layer] = come, total
+        come, size = progress.get("current"), progress.get("total")
+        if not isinstance(come, int) or not isinstance(size, int) or not 0 <= come <= size:
+            return
+        if layer in self._layers or len(self._layers) < LAYERS_MAX:
+            self._layers[layer] = come, size
 
     def _bytes(self) -> tuple[int, int]:
         """How many have come, and how many are known to come in all."""

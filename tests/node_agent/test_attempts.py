@@ -83,7 +83,7 @@ class Bench:
             JobFiles("n1", 1, Path("/nowhere"), lambda: 0),
             Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere")),
             Silent(),  # type: ignore[arg-type]
-            Containers(ContainerSettings, Path("/nowhere"), "a", list, lambda: None),
+            Containers(ContainerSettings, Path("/nowhere"), "a", list, lambda: None, lambda *told: None),
             report=self._report,
             carried_out=self.done.append,
             traces=OFF,
