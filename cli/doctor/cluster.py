@@ -139,6 +139,7 @@ def judge_server(
     if server.HasField("store_gap"):
         yield judge_gap(server.store_gap, server.server_time.ToDatetime(UTC))
         yield from judge_told(server.store_gap)
+    yield from judge_refused(server)
     yield judge_disk(server.output_free_bytes)
     if server.open_files_max:
         yield judge_open_files(server)
@@ -162,6 +163,23 @@ def judge_gap(gap: scheduler_pb2.StoreGap, now: datetime) -> Finding:
         rest = format_duration(max(left, timedelta(seconds=1)))
         return warning("gap", f"{since}: {jobs} wait {rest} more for what nodes that joined meanwhile may run", fix)
     return ok("gap", f"{since}: of {jobs} only those with --no-requeue or a longer fence wait")
+
+
+def judge_refused(server: scheduler_pb2.GetServerInfoResponse) -> Iterator[Finding]:
+    """Nodes that may not come back, since they have heard of more than the store has."""
+    now = server.server_time.ToDatetime(UTC)
+    for each in server.refused_nodes[:NAMES_SHOWN_MAX]:
+        sentence = f"node {each.node} was refused {words.since(each.refuse_time, now)} ago: {each.message}"
+        yield failed("refused", f"{sentence} ({each.reason})", REFUSED_FIX)
+    more = len(server.refused_nodes) - NAMES_SHOWN_MAX
+    if more > 0:
+        yield failed("refused", f"and {counted(more, 'more node')}", REFUSED_FIX)
+
+
+REFUSED_FIX = (
+    "The database is older than what its nodes have heard. Put the newest one back; to go on without what it lacks, "
+    "start the scheduler once with --accept-restored"
+)
 
 
 def judge_told(gap: scheduler_pb2.StoreGap) -> Iterator[Finding]:
@@ -229,6 +247,7 @@ def judge_nodes(nodes: Sequence[node_pb2.Node], server_version: str, now: dateti
     for node in nodes:
         yield judge_node(node, server_version, now)
     yield from judge_accounts(nodes)
+    yield from judge_uids(nodes)
     yield from judge_containers(nodes)
 
 
@@ -287,6 +306,14 @@ def judge_accounts(nodes: Sequence[node_pb2.Node]) -> Iterator[Finding]:
         yield warning("accounts", f"{what}. {SHARED_MEANS}{keeping}", fix)
 
 
+def judge_uids(nodes: Sequence[node_pb2.Node]) -> Iterator[Finding]:
+    """Which nodes give users other uids than their settings say."""
+    for node in nodes:
+        each = node.info.job_accounts
+        if each.uids_note:
+            yield ok("uids", f"on {node.name} users have uids from {each.uid_first} on: {each.uids_note}")
+
+
 def _keeping(accounts: node_pb2.JobAccounts) -> str:
     """Within what jobs are kept, and by what nothing outlives its own, as the rest of a sentence."""
     kept = f"; each within its {' and '.join(accounts.limits)}" if accounts.limits else ""
@@ -317,6 +344,9 @@ def judge_node(node: node_pb2.Node, server_version: str, now: datetime) -> Findi
     """Whether the node can be given work, and what is wrong with it or its devices."""
     what = f"node {node.name}"
     state = words.node_state(node.state).text
+    if node.HasField("refusal"):
+        when = words.since(node.refusal.refuse_time, now)
+        return failed(what, f"{state}, refused {when} ago: {node.refusal.message}", REFUSED_FIX)
     if node.state in (node_pb2.NODE_STATE_LOST, node_pb2.NODE_STATE_SUSPECT):
         heard = f", heard {words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else ""
         fix = f"On it: is the agent running? See: gpuctl logs --program agent:{node.name}"

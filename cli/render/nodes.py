@@ -45,7 +45,7 @@ def free_screen(devices: Sequence[node_pb2.NodeDevice], look: Look) -> list[str]
 
 def devices_in_words(node: node_pb2.Node) -> str:
     """What is wrong with the node or its devices, then `8 × NVIDIA H200 (143,771 MB)`."""
-    parts = []
+    parts = [f"refused: {node.refusal.message}"] if node.HasField("refusal") else []
     unhealthy = [str(each.device.index) for each in node.devices if not _is_healthy(each)]
     if unhealthy:
         parts.append(f"unhealthy: GPU {', '.join(unhealthy)}")
@@ -89,11 +89,11 @@ def _heard(node: node_pb2.Node, now: datetime) -> str:
 
 
 def _runs_as(node: node_pb2.Node) -> str:
-    """`own uids`, `own accounts`, `ada (ada alone)`, `ada (all users)`."""
+    """`own uids`, `own uids from 1900065536`, `own accounts`, `ada (ada alone)`, `ada (all users)`."""
     told = node.info.job_accounts
     match told.runs_as:
         case node_pb2.RUNS_AS_RANGE:
-            return "own uids"
+            return f"own uids from {told.uid_first}" if told.uids_note else "own uids"
         case node_pb2.RUNS_AS_ACCOUNTS:
             return "own accounts"
         case node_pb2.RUNS_AS_OWNER:

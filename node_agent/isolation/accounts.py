@@ -60,7 +60,7 @@ class Isolating:
         self.chosen = chosen or AccountChoice(users=SHARED if isolation.users == AUTO else isolation.users)
         self.own_account = own_account()
         self.uid_first: int | None = None
-        """Where its range begins, if it does not as the settings say."""
+        """Where its range begins, once it is claimed."""
         self._owner = self.chosen.owner
         self._folder = folder.absolute()
         self._uids: dict[str, int] | None = None
@@ -88,7 +88,20 @@ class Isolating:
             ends_all_by=PID_NAMESPACE if self.is_on else SUBREAPER,
             limits=limiting.held,
             limits_note=limiting.note,
+            uid_first=self._first if chosen.users == RANGE else 0,
+            uids_note=self._why_moved() if chosen.users == RANGE else "",
         )
+
+    @property
+    def _first(self) -> int:
+        return self.isolation.uid_first if self.uid_first is None else self.uid_first
+
+    def _why_moved(self) -> str:
+        """Why its range does not begin as the settings say, a clause for people; empty where it does."""
+        if self._first == self.isolation.uid_first:
+            return ""
+        before = f"{self.isolation.uid_first} to {self._first - 1}"
+        return f"another agent of this machine had uids {before} when this one took its own"
 
     def take_owner(self, user: str) -> None:
         """Know from the scheduler whose jobs alone the node takes; one of before knows nothing of that."""
@@ -158,8 +171,7 @@ class Isolating:
         return uid, uid, (), ""
 
     def _free(self, taken: set[int]) -> int:
-        first = self.isolation.uid_first if self.uid_first is None else self.uid_first
-        for uid in range(first, first + self.isolation.uid_count):
+        for uid in range(self._first, self._first + self.isolation.uid_count):
             if uid not in taken and not _is_known(uid):
                 return uid
         raise AccountUnusable(f"all {self.isolation.uid_count} uids of this node are given: raise isolation.uid_count")

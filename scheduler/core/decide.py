@@ -88,7 +88,7 @@ def decide(state: State, event: Event) -> Decision:
             return gaps.on_gap_release_requested(state, event)
         case events.NumbersReported():
             return gaps.on_numbers_reported(state, event)
-        case events.NodeDisconnected() | events.ReadingResumed():
+        case events.NodeRefused() | events.NodeDisconnected() | events.ReadingResumed():
             return NOTHING
         case events.RankReady():
             return gangs.on_rank_ready(state, event)

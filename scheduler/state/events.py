@@ -174,6 +174,19 @@ class NodeAnnounced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRefused:
+    """An agent was refused as it registered its node, which has heard of more than the store has.
+
+    `reason` is that of the error which it got, `message` what was said. The store may not know the node.
+    """
+
+    at: Instant
+    node: NodeName
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedStarting:
     """The node was asked to start the rank and does not know yet whether it runs. `time_limit` as for SeenRunning."""
 
@@ -485,6 +498,7 @@ Event = (
     | ResultsReported
     | RequeueRequested
     | NodeAnnounced
+    | NodeRefused
     | InventoryReported
     | NodeBeat
     | NodeDisconnected

@@ -14,6 +14,10 @@ RELEASED_SPANS_MAX = 10_000
 """Spans of jobs that people released one by one; who releases more waits for the nodes."""
 
 
+EARLIER_GAPS_KEPT = 100
+"""Gaps before the last whose lost jobs are still taken in, the newest."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryGap:
     """The last time that history was cut off. `at` is the start that accepted it, `reason` what was found then.
@@ -23,7 +27,8 @@ class HistoryGap:
     `released`, spans of ids, are placed all the same. Those from `jobs_below` on and below `jobs_from` the store lacks;
     of them `found` were told by nodes, and are kept as they ended. Of those in `given_up`, which the store has, a node
     told of an attempt that does not count. `is_closed`: nothing waits for it any more. `term` is that of the start:
-    history of lower ones that the store lacks was given up; 0 where an older version accepted it.
+    history of lower ones that the store lacks was given up; 0 where an older version accepted it. `earlier` are spans
+    of ids that it lacks since gaps before: nodes that were away may tell of them yet, and `found` has theirs, too.
     """
 
     at: Instant
@@ -36,6 +41,12 @@ class HistoryGap:
     is_closed: bool = False
     term: int = 0
     given_up: tuple[tuple[JobId, NodeName], ...] = ()
+    earlier: tuple[tuple[JobId, JobId], ...] = ()
+
+    @property
+    def lacked(self) -> tuple[tuple[JobId, JobId], ...]:
+        """Spans of ids of jobs that the store lacks, of this gap and of those before."""
+        return (*self.earlier, (self.jobs_below, self.jobs_from))[-EARLIER_GAPS_KEPT:]
 
     @property
     def is_released(self) -> bool:
@@ -52,7 +63,7 @@ class HistoryGap:
 
     def lacks(self, job: JobId) -> bool:
         """Whether this is the number of a job that the store lacks, and that no node has told of yet."""
-        return self.jobs_below <= job < self.jobs_from and job not in self.found
+        return any(begin <= job < end for begin, end in self.lacked) and job not in self.found
 
 
 FOUND_MAX = 10_000

@@ -50,6 +50,9 @@ ENDED_KEPT = 10_000
 ARRIVALS_KEPT = 1_000
 """Jobs remembered that came to wait in line: a bound that grows names them."""
 
+REFUSED_NODES_KEPT = 100
+"""Nodes remembered that were refused, the newest: who has an agents' token can name any."""
+
 SWEEP_SPAN = Span(60 * SECOND)
 """How often, at most, it is seen which remembered requests are old enough to be forgotten."""
 
@@ -112,11 +115,13 @@ class Live:
     the latest last; `runs` is how long a user's last success of a name and program took (`run_key`); `waits` is how
     true forecasts of starts were;
     `arrivals` are the jobs that came to wait lately, one for each submit, the latest last, of `arrival_count` in all.
-    `clock_at` is when time alone was looked at last, `swept_at` when remembered requests were looked through last, and
-    `sweep_is_due` says that it is time now. `time_limits` says who nears its limit next.
+    `refused_nodes` are those that were refused as they registered last and are not connected, each with that event, the
+    newest last. `clock_at` is when time alone was looked at last, `swept_at` when remembered requests were looked
+    through last, and `sweep_is_due` says that it is time now. `time_limits` says who nears its limit next.
     """
 
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)
+    refused_nodes: dict[NodeName, events.NodeRefused] = field(default_factory=dict)
     exits: dict[RankKey, RankExit] = field(default_factory=dict)
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
     ready: dict[RankKey, int] = field(default_factory=dict)
@@ -184,6 +189,8 @@ def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> N
                 beaten.usages = event.usages
                 hold = durable.hold(name)
                 follow_readings(beaten.courses, (*hold.devices, *hold.shares), beaten.samples)
+        case events.NodeRefused():
+            _note_refused(live, event)
         case events.NodeDisconnected(node=name, stream=stream):
             gone = live.nodes.get(name)
             if gone is not None and gone.stream == stream:
@@ -322,6 +329,7 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
             live.node(node.name, at)
         case records.NodeForgotten(node=name):
             live.nodes.pop(name, None)
+            live.refused_nodes.pop(name, None)
         case records.NodeResumed(node=name, at=at):
             live.node(name, at).trusts_devices_until = after(at, RESUME_SPAN)
         case _:
@@ -414,6 +422,17 @@ def _age(live: Live, limits: Limits, at: Instant) -> None:
         node.devices_left_out = {uuid: until for uuid, until in node.devices_left_out.items() if until > at}
 
 
+def _note_refused(live: Live, event: events.NodeRefused) -> None:
+    """A node that is connected was not refused: somebody else has used its name."""
+    known = live.nodes.get(event.node)
+    if known is not None and known.is_connected:
+        return
+    live.refused_nodes.pop(event.node, None)
+    live.refused_nodes[event.node] = event
+    if len(live.refused_nodes) > REFUSED_NODES_KEPT:
+        live.refused_nodes.pop(next(iter(live.refused_nodes)))
+
+
 def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: events.InventoryReported) -> None:
     node = live.node(event.node, event.at)
     node.heard_at = max(node.heard_at, event.at)
@@ -423,6 +442,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: even
     node.newest_inventory = (event.agent_id, event.incarnation, event.sequence)
     node.stream = event.stream
     node.samples = {}
+    live.refused_nodes.pop(event.node, None)
     _unready(live, durable, event.node)
     known = durable.hold(event.node).ranks
     node.lingering = {

@@ -41,6 +41,8 @@ class JobAccounts:
     shares because it did when its agent was from before. `why` says why it does not keep jobs apart, in a clause, and
     `ends_all_by` by which means nothing outlives its job.
     `limits` are those within which a job is kept, and `limits_note` says why others that are wanted do not hold.
+    `uid_first` is the first uid that it gives to users, 0 where it gives none, and `uids_note` says why that is not the
+    one that its settings say.
     """
 
     runs_as: RunsAs | None = None
@@ -51,6 +53,8 @@ class JobAccounts:
     ends_all_by: str = ""
     limits: tuple[str, ...] = ()
     limits_note: str = ""
+    uid_first: int = 0
+    uids_note: str = ""
 
     @property
     def is_alone(self) -> bool:

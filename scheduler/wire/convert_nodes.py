@@ -6,6 +6,7 @@ from gpufleet.v1 import node_pb2
 
 from ..policy.fit import FreeDevice, NodeView, default_min_memory_bytes
 from ..state.durable import Durable
+from ..state.events import NodeRefused
 from ..state.ids import JobId
 from ..state.indexes import NodeHold
 from ..state.live import NodeLive
@@ -82,6 +83,8 @@ def _accounts_proto(accounts: JobAccounts) -> node_pb2.JobAccounts:
         ends_all_by=accounts.ends_all_by,
         limits=accounts.limits,
         limits_note=accounts.limits_note,
+        uid_first=accounts.uid_first,
+        uids_note=accounts.uids_note,
     )
 
 
@@ -109,8 +112,20 @@ def node_state_word(node: Node, live: NodeLive | None) -> str:
     return node_pb2.NodeState.Name(node_state(node, live)).removeprefix("NODE_STATE_").lower()
 
 
+def refusal_proto(refused: NodeRefused) -> node_pb2.RegisterRefusal:
+    """Why a node was refused as it registered last."""
+    return node_pb2.RegisterRefusal(
+        node=refused.node, reason=refused.reason, message=refused.message, refuse_time=timestamp(refused.at)
+    )
+
+
 def node_proto(
-    view: NodeView, live: NodeLive | None, hold: NodeHold, now: Instant, default_min_bytes: int
+    view: NodeView,
+    live: NodeLive | None,
+    refused: NodeRefused | None,
+    hold: NodeHold,
+    now: Instant,
+    default_min_bytes: int,
 ) -> node_pb2.Node:
     """A node with its devices and what holds them."""
     node = view.node
@@ -142,6 +157,7 @@ def node_proto(
         is_revoked=node.is_revoked,
         awaits_approval=node.awaits_approval,
         shared_root_is_checked=bool(node.shared_root),
+        refusal=None if refused is None else refusal_proto(refused),
     )
 
 

@@ -24,6 +24,9 @@ RUNS_AS_OF = {number: runs_as for runs_as, number in RUNS_AS.items()} | {node_pb
 ACCOUNT_CHARS_MAX, WHY_CHARS_MAX, LIMITS_MAX, MOUNTS_TOLD_MAX = 64, 500, 8, 100
 """Of what an agent says of the accounts of jobs; the rest is cut."""
 
+UID_MAX = 2**32 - 2
+"""The highest that Linux gives to anybody; what an agent says beyond it is taken for nothing."""
+
 READING_SECONDS_MAX = 3_600
 """A reading of a longer span is told of its end."""
 
@@ -96,6 +99,8 @@ def _job_accounts(told: node_pb2.JobAccounts) -> JobAccounts:
         ends_all_by=told.ends_all_by[:ACCOUNT_CHARS_MAX],
         limits=tuple(each[:ACCOUNT_CHARS_MAX] for each in told.limits[:LIMITS_MAX]),
         limits_note=told.limits_note[:WHY_CHARS_MAX],
+        uid_first=told.uid_first if 0 <= told.uid_first <= UID_MAX else 0,
+        uids_note=told.uids_note[:WHY_CHARS_MAX],
     )
 
 

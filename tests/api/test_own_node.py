@@ -122,6 +122,38 @@ async def test_a_stream_of_another_start_is_refused_before_it_takes_a_place(flee
     await forget_node(admin, "twice")
 
 
+async def test_a_node_that_has_heard_of_more_than_the_store_has_is_named_until_it_is_connected(
+    fleet: Fleet, admin: Client
+) -> None:
+    async def refused() -> dict[str, str]:
+        answer = await admin.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+        return {each.node: f"{each.reason}: {each.message}" for each in answer.refused_nodes}
+
+    async with agent(fleet, fleet.scheduler.token("agent")) as stub:
+        answer = await stub.Register(announcement("knows-more"), timeout=DEADLINE_SECONDS)
+        ahead = announcement("knows-more", incarnation=2)
+        ahead.store_id, ahead.highest_term = answer.store_id, answer.term + 1
+        for name in ("knows-more", "unknown-here", "n1"):
+            ahead.node = name
+            assert await why(stub.Register(ahead, timeout=DEADLINE_SECONDS)) is Reason.STORE_RESTORED
+    said = await refused()
+    assert said.keys() == {"knows-more", "unknown-here"}, "who is connected was not refused, whoever uses its name"
+    heard = "STORE_RESTORED: node 'knows-more' has heard a scheduler of this store in term"
+    assert said["knows-more"].startswith(heard)
+    shown = (await admin.node("knows-more")).refusal
+    assert f"{shown.reason}: {shown.message}" == said["knows-more"] and shown.HasField("refuse_time")
+    assert not (await admin.node("n1")).HasField("refusal")
+    async with agent(fleet, answer.credential) as stub:
+        stream: Any = stub.Heartbeat(timeout=DEADLINE_SECONDS)
+        await stream.write(await anext(heartbeat("knows-more")))
+        assert await stream.read()
+        assert (await refused()).keys() == {"unknown-here"}
+        assert not (await admin.node("knows-more")).HasField("refusal")
+        stream.cancel()
+        del stream
+    await forget_node(admin, "knows-more")
+
+
 async def test_a_token_lets_nodes_of_its_names_join_and_does_nothing_else(fleet: Fleet, admin: Client) -> None:
     made = await admin.stub.CreateToken(
         scheduler_pb2.CreateTokenRequest(user="nodes", role=scheduler_pb2.ROLE_NODE, nodes="room-*", uses_max=1)

@@ -12,6 +12,8 @@ import pytest
 
 from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.errors import GpufleetError
+from node_agent.isolation.accounts import Isolating
+from node_agent.isolation.limits import Limiting
 from node_agent.isolation.ranges import RANGES_MAX, UidRange, claim_range
 
 FIRST, COUNT = IsolationSettings().uid_first, 1_000
@@ -53,6 +55,28 @@ def test_the_second_agent_takes_the_next_range_and_keeps_it(tmp_path: Path, sett
     assert (again.first, other.first) == (FIRST + COUNT, FIRST)
     leave(again)
     leave(other)
+
+
+def test_the_scheduler_is_told_where_its_range_begins_and_why_it_was_moved(
+    tmp_path: Path, settings: IsolationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    one, two = agents(tmp_path, "one", "two")
+    notes, claims = {}, []
+    for folder in (one, two):
+        isolating = Isolating(settings, folder)
+        claimed = claim_range(settings, folder)
+        isolating.uid_first = claimed.first
+        told = isolating.as_proto(Limiting(settings, isolates=False))
+        notes[told.uid_first] = told.uids_note
+        claims.append(claimed)
+    for claimed in claims:
+        leave(claimed)
+    assert list(notes) == [FIRST, FIRST + COUNT]
+    moved = f"another agent of this machine had uids {FIRST} to {FIRST + COUNT - 1} when this one took its own"
+    assert list(notes.values()) == ["", moved]
+    shared = Isolating(replace(settings, users="shared"), one).as_proto(Limiting(settings, isolates=False))
+    assert (shared.uid_first, shared.uids_note) == (0, "")
 
 
 def test_uids_that_were_given_stay_so_while_their_agent_is_down_and_are_free_when_its_folder_is_gone(

@@ -503,6 +503,8 @@ class JobAccounts(_message.Message):
     ENDS_ALL_BY_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     LIMITS_NOTE_FIELD_NUMBER: _builtins.int
+    UID_FIRST_FIELD_NUMBER: _builtins.int
+    UIDS_NOTE_FIELD_NUMBER: _builtins.int
     runs_as: Global___RunsAs.ValueType
     """As whom they run."""
     owner: _builtins.str
@@ -519,6 +521,10 @@ class JobAccounts(_message.Message):
     """By which means nothing outlives its job: "pid namespace", or "subreaper"."""
     limits_note: _builtins.str
     """Why others of these are wanted and do not hold, in a clause; empty where that is not so."""
+    uid_first: _builtins.int
+    """The first uid that it gives to users, with RUNS_AS_RANGE; 0 where it gives none or does not say."""
+    uids_note: _builtins.str
+    """Why its uids begin there and not where its settings say, in a clause for people; empty where they agree."""
     @_builtins.property
     def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Within what each job is kept that it reserves: some of "memory", "cpus" and "processes"."""
@@ -534,10 +540,12 @@ class JobAccounts(_message.Message):
         ends_all_by: _builtins.str = ...,
         limits: _abc.Iterable[_builtins.str] | None = ...,
         limits_note: _builtins.str = ...,
+        uid_first: _builtins.int = ...,
+        uids_note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "ends_all_by", b"ends_all_by", "is_from_before", b"is_from_before", "limits", b"limits", "limits_note", b"limits_note", "owner", b"owner", "runs_as", b"runs_as", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "ends_all_by", b"ends_all_by", "is_from_before", b"is_from_before", "limits", b"limits", "limits_note", b"limits_note", "owner", b"owner", "runs_as", b"runs_as", "uid_first", b"uid_first", "uids_note", b"uids_note", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -851,6 +859,7 @@ class Node(_message.Message):
     IS_REVOKED_FIELD_NUMBER: _builtins.int
     AWAITS_APPROVAL_FIELD_NUMBER: _builtins.int
     SHARED_ROOT_IS_CHECKED_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The node's name, unique in the cluster."""
     state: Global___NodeState.ValueType
@@ -909,6 +918,12 @@ class Node(_message.Message):
     def round_trip(self) -> _duration_pb2.Duration:
         """How long the last beat but one took to its agent's hearing that it had come; absent before that."""
 
+    @_builtins.property
+    def refusal(self) -> Global___RegisterRefusal:
+        """Why its agent was refused when it registered last, as its memory of the store does not agree with the scheduler's;
+        absent while it is connected, and where it was not.
+        """
+
     def __init__(
         self,
         *,
@@ -934,10 +949,11 @@ class Node(_message.Message):
         is_revoked: _builtins.bool = ...,
         awaits_approval: _builtins.bool = ...,
         shared_root_is_checked: _builtins.bool = ...,
+        refusal: Global___RegisterRefusal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "last_heard_time", b"last_heard_time", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "last_heard_time", b"last_heard_time", "refusal", b"refusal", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "awaits_approval", b"awaits_approval", "cpu_percent", b"cpu_percent", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "has_credential", b"has_credential", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "is_revoked", b"is_revoked", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "round_trip", b"round_trip", "shared_root_is_checked", b"shared_root_is_checked", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "awaits_approval", b"awaits_approval", "cpu_percent", b"cpu_percent", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "has_credential", b"has_credential", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "is_revoked", b"is_revoked", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "refusal", b"refusal", "register_time", b"register_time", "round_trip", b"round_trip", "shared_root_is_checked", b"shared_root_is_checked", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu_percent: _TypeAlias = _typing.Literal["cpu_percent"]  # noqa: Y015
     _WhichOneofArgType__cpu_percent: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent"]  # noqa: Y015
@@ -953,3 +969,39 @@ class Node(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__spool_free_bytes) -> _WhichOneofReturnType__spool_free_bytes | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
+
+@_typing.final
+class RegisterRefusal(_message.Message):
+    """RegisterRefusal is a Register that was refused since the node has heard of more than this scheduler's store has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REFUSE_TIME_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Name of the node; it need not be one that the store knows."""
+    reason: _builtins.str
+    """The reason of the error that its agent got, such as "STORE_RESTORED"."""
+    message: _builtins.str
+    """What was said, for people."""
+    @_builtins.property
+    def refuse_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was refused last."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+        refuse_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refuse_time", b"refuse_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "node", b"node", "reason", b"reason", "refuse_time", b"refuse_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterRefusal: _TypeAlias = RegisterRefusal  # noqa: Y015

@@ -2117,6 +2117,7 @@ class GetServerInfoResponse(_message.Message):
     BANDS_FIELD_NUMBER: _builtins.int
     EVENT_LOOP_FIELD_NUMBER: _builtins.int
     STORE_GAP_FIELD_NUMBER: _builtins.int
+    REFUSED_NODES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of gpufleet."""
     protocol_version: _builtins.int
@@ -2169,6 +2170,10 @@ class GetServerInfoResponse(_message.Message):
     def store_gap(self) -> Global___StoreGap:
         """Set while jobs wait because the store was put back and lacks history."""
 
+    @_builtins.property
+    def refused_nodes(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.RegisterRefusal]:
+        """Nodes that are not connected and were refused when they registered last, since this start and the newest 100."""
+
     def __init__(
         self,
         *,
@@ -2193,10 +2198,11 @@ class GetServerInfoResponse(_message.Message):
         bands: _abc.Iterable[_job_pb2.Band.ValueType] | None = ...,
         event_loop: _builtins.str = ...,
         store_gap: Global___StoreGap | None = ...,
+        refused_nodes: _abc.Iterable[_node_pb2.RegisterRefusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time", "store_gap", b"store_gap"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "refused_nodes", b"refused_nodes", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,8 +107,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         if caller().node is not None:
             check_own_node(self._engine.view, caller(), name)
         if self._positions is not None:
-            self._positions.judge(name, request.store_position)
-            self._positions.check_term(name, request.store_id, request.highest_term)
+            self._check_store(self._positions, name, request)
         address = _peer(context)
         event = events.NodeAnnounced(
             at=self._engine.now(),
@@ -140,6 +139,16 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             store_position=self._position(),
             store_id=self._positions.store_id if self._positions is not None else "",
         )
+
+    def _check_store(self, known: StorePositions, node: NodeName, request: node_agent_pb2.RegisterRequest) -> None:
+        """Refuse a node that has heard of more than the store has. Errors: STORE_RESTORED."""
+        known.judge(node, request.store_position)
+        try:
+            known.check_term(node, request.store_id, request.highest_term)
+        except GpufleetError as error:
+            at, said = self._engine.now(), "; ".join(each.why for each in error.violations) or error.message
+            self._engine.report(events.NodeRefused(at=at, node=node, reason=error.reason.name, message=said))
+            raise
 
     def _position(self) -> str:
         return self._positions.text() if self._positions is not None else ""

@@ -36,7 +36,7 @@ from ...state.replies import CredentialGiven, NodeChanged, NodeGone
 from ...state.units import DAY, after
 from ...wire.convert import ROLES, timestamp, token_proto
 from ...wire.convert_gap import store_gap
-from ...wire.convert_nodes import node_proto
+from ...wire.convert_nodes import node_proto, refusal_proto
 from ...wire.validate import (
     SPAN_MAX,
     USER_NAME,
@@ -94,8 +94,9 @@ def shown_node(engine: Engine, name: NodeName) -> node_pb2.Node | None:
         return None
     now = engine.now()
     view = node_views(engine.view, now)[name]
-    least = default_min_memory_bytes(engine.view)
-    return node_proto(view, engine.view.live.nodes.get(name), engine.view.durable.hold(name), now, least)
+    live, least = engine.view.live, default_min_memory_bytes(engine.view)
+    hold = engine.view.durable.hold(name)
+    return node_proto(view, live.nodes.get(name), live.refused_nodes.get(name), hold, now, least)
 
 
 class NodeCalls(Calls):
@@ -122,9 +123,11 @@ class NodeCalls(Calls):
             wanted = [name for name in wanted if name in self.engine.view.durable.nodes]
         now = self.engine.now()
         views = node_views(self.engine.view, now)
-        live = self.engine.view.live.nodes
+        live, refused = self.engine.view.live.nodes, self.engine.view.live.refused_nodes
         hold, least = self.engine.view.durable.hold, default_min_memory_bytes(self.engine.view)
-        nodes = [node_proto(views[name], live.get(name), hold(name), now, least) for name in wanted[:size]]
+        nodes = [
+            node_proto(views[name], live.get(name), refused.get(name), hold(name), now, least) for name in wanted[:size]
+        ]
         more = self.pages.sign(query, [wanted[size - 1]]) if len(wanted) > size else ""
         return scheduler_pb2.ListNodesResponse(nodes=nodes, next_page_token=more)
 
@@ -201,6 +204,7 @@ class NodeCalls(Calls):
             bands=[job_pb2.Band.ValueType(band) for band in bands_of_caller(self.engine.view.limits.bands)],
             event_loop=running_loop_in_words(),
             store_gap=store_gap(durable.gap, gap_hold(self.engine.view, now), now),
+            refused_nodes=[refusal_proto(each) for each in reversed(live.refused_nodes.values())],
         )
 
     async def UpdateServer(self, request: scheduler_pb2.UpdateServerRequest) -> scheduler_pb2.UpdateServerResponse:

@@ -21,6 +21,8 @@ from cli.doctor import network
 from cli.doctor.agent import check_agent, judge_agent
 from cli.doctor.cluster import compare_nodes, judge_accounts
 from cli.doctor.network import ERROR, TurnedAway, read_error
+from cli.render.nodes import devices_in_words, nodes_screen
+from cli.render.table import Look
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet import encryption
 from gpufleet.fleet.finding import Finding, Verdict
@@ -247,6 +249,34 @@ def test_jobs_of_which_nodes_told_what_the_store_lacks_are_named() -> None:
     (twice,) = judge.judge_told(gap)
     assert twice.verdict is Verdict.WARNING and "of jobs 1, 2, 3, 4, 5 and 1,229 more" in twice.sentence
     assert "may be done twice" in twice.sentence and twice.fix == "See why: gpuctl story 1"
+
+
+def test_nodes_that_were_refused_are_named_with_what_to_do() -> None:
+    now = cluster.NOW
+    server = scheduler_pb2.GetServerInfoResponse()
+    server.server_time.FromDatetime(now)
+    for number in range(1, 8):
+        each = server.refused_nodes.add(node=f"n{number}", reason="STORE_RESTORED", message="it has heard term 7")
+        each.refuse_time.FromDatetime(now - timedelta(seconds=3))
+    found = list(judge.judge_refused(server))
+    assert [each.verdict for each in found] == [Verdict.FAILED] * 6
+    assert found[0].sentence == "node n1 was refused 3s ago: it has heard term 7 (STORE_RESTORED)"
+    assert found[-1].sentence == "and 2 more nodes" and all("--accept-restored" in each.fix for each in found)
+    node = cluster.node("n1", node_pb2.NODE_STATE_LOST, 2, {})
+    node.refusal.CopyFrom(server.refused_nodes[0])
+    told = judge.judge_node(node, "0.1.0", now)
+    assert told.verdict is Verdict.FAILED and told.sentence == "lost, refused 3s ago: it has heard term 7"
+    assert devices_in_words(node).startswith("refused: it has heard term 7; 2 ×")
+
+
+def test_it_is_said_which_nodes_give_other_uids_than_their_settings_say() -> None:
+    plain, moved = (cluster.node(name, node_pb2.NODE_STATE_READY, 1, {}) for name in ("n1", "n2"))
+    moved.info.job_accounts.uid_first = 1_900_065_536
+    moved.info.job_accounts.uids_note = "another agent has those before"
+    (found,) = judge.judge_uids([plain, moved])
+    assert found.verdict is Verdict.OK
+    assert found.sentence == "on n2 users have uids from 1900065536 on: another agent has those before"
+    assert "own uids from 1900065536" in "\n".join(nodes_screen([plain, moved], cluster.NOW, Look(is_wide=True)))
 
 
 def test_half_of_the_time_of_the_call_is_no_skew() -> None:

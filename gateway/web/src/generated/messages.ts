@@ -1273,6 +1273,10 @@ export interface JobAccounts {
   readonly limits: readonly string[];
   /** Why others of these are wanted and do not hold, in a clause; empty where that is not so. */
   readonly limits_note: string;
+  /** The first uid that it gives to users, with RUNS_AS_RANGE; 0 where it gives none or does not say. */
+  readonly uid_first: Int64;
+  /** Why its uids begin there and not where its settings say, in a clause for people; empty where they agree. */
+  readonly uids_note: string;
 }
 
 /** NodeContainers is what an agent says of containers on its machine. */
@@ -1427,6 +1431,23 @@ export interface Node {
    * is read there.
    */
   readonly shared_root_is_checked: boolean;
+  /**
+   * Why its agent was refused when it registered last, as its memory of the store does not agree with the scheduler's;
+   * absent while it is connected, and where it was not.
+   */
+  readonly refusal?: RegisterRefusal;
+}
+
+/** RegisterRefusal is a Register that was refused since the node has heard of more than this scheduler's store has. */
+export interface RegisterRefusal {
+  /** Name of the node; it need not be one that the store knows. */
+  readonly node: string;
+  /** The reason of the error that its agent got, such as "STORE_RESTORED". */
+  readonly reason: string;
+  /** What was said, for people. */
+  readonly message: string;
+  /** When it was refused last. */
+  readonly refuse_time?: Timestamp;
 }
 
 /** CheckCapacityRequest asks whether a request would start now. */
@@ -3086,6 +3107,8 @@ export interface GetServerInfoResponse {
   readonly event_loop: string;
   /** Set while jobs wait because the store was put back and lacks history. */
   readonly store_gap?: StoreGap;
+  /** Nodes that are not connected and were refused when they registered last, since this start and the newest 100. */
+  readonly refused_nodes: readonly RegisterRefusal[];
 }
 
 /**
