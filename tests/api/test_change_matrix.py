@@ -18,10 +18,11 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from gpufleet.v1 import files_pb2, job_pb2, node_agent_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
+from gpufleet.jobs.folders import Folder, manifest_of
 from tests.api.asking import forget_node
 from tests.api.calls import METHODS, Caller
 from tests.api.test_own_job import MINE, started
-from tests.api.test_own_node import INFO, announcement, forged, joined
+from tests.api.test_own_node import INFO, agent, announcement, forged, joined
 from tests.api.test_privacy import KIND, private
 from tests.api.test_roles import ALLOWED
 from tests.e2e.client import Client, dial, select
@@ -179,6 +180,54 @@ async def as_it_was(admin: Client, scene: Scene) -> list[str]:
     output = await admin.stdout(scene.job, follow=False)
     its_job = f"{job.state} {job.spec.band} {job.attempt_count} {output!r}"
     return [its_job, *its_model, str(secrets), str(node.is_connected)]
+
+
+async def test_a_nodes_own_credential_does_for_its_node_all_that_no_other_may(fleet: Fleet, admin: Client) -> None:
+    """The other half of the row of nodes: each of its calls passes, of the node itself and of what is placed on it."""
+    own = await joined(fleet, "its-own", fleet.scheduler.token("agent"))
+    node: dict[str, Any] = {"node": "its-own", "incarnation": 2}
+    await upload(admin, DATA)
+    async with dial(fleet.scheduler.address, None) as channel, agent(fleet, own) as stub:
+        caller = Caller(channel)
+        job = await admin.submit(
+            "x", files=[file("x", DATA)], results=["*"], nodelist=["its-own"], cwd="", no_requeue=True
+        )
+        made: dict[str, bool] = {}
+
+        async def passes(call: str, request: Any) -> None:
+            full = next(each for each in METHODS if each.endswith(f"/{call}"))
+            made[call] = await caller.reason(full, request, token=own) is None
+            assert made[call], call
+
+        await passes("Register", announcement("its-own", incarnation=2))
+        stream: Any = stub.Heartbeat(timeout=2 * DEADLINE_SECONDS)
+        inventory = agent_pb.Inventory(boot_id="b", info=INFO)
+        await stream.write(agent_pb.HeartbeatRequest(**node, sequence=1, inventory=inventory))
+        made["Heartbeat"] = bool((await stream.read()).term)
+        running = await admin.wait(job, job_pb2.JOB_STATE_STARTING)
+        key = agent_pb.AttemptKey(job_id=job, attempt=1, lineage=running.attempts[-1].lineage)
+        await passes("FetchBlob", agent_pb.FetchBlobRequest(**node, key=key, digest=file("x", DATA).digest))
+        await stream.write(
+            agent_pb.HeartbeatRequest(**node, sequence=2, attempt_started=agent_pb.AttemptStarted(key=key))
+        )
+        chunk = agent_pb.OutputChunk(key=key, stream=job_pb2.STREAM_STDOUT, data=b"its own\n", is_end=True)
+        await passes("ReportOutput", agent_pb.ReportOutputRequest(**node, chunks=[chunk]))
+        end = agent_pb.AttemptExited(
+            key=key,
+            exit=job_pb2.ExitStatus(code=0),
+            reason="EXITED",
+            output_ends=[job_pb2.OutputEnd(stream=job_pb2.STREAM_STDOUT, end_offset=len(chunk.data))],
+            output_is_complete=True,
+        )
+        await stream.write(agent_pb.HeartbeatRequest(**node, sequence=3, attempt_exited=end))
+        assert (await admin.wait(job)).state == job_pb2.JOB_STATE_SUCCEEDED
+        manifest = manifest_of(Folder((), ()))
+        await passes("StoreResults", agent_pb.StoreResultsRequest(**node, key=key, manifest=manifest))
+        assert made == dict.fromkeys(OWNED["a node"].split(), True)
+        assert await admin.stdout(job) == chunk.data
+        stream.cancel()
+        del stream
+    await forget_node(admin, "its-own")
 
 
 @pytest.mark.parametrize("output", ["owner", "team"])
