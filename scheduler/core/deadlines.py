@@ -3,11 +3,13 @@
 Of a gang: it is not prepared, or not started, in time; its nodes are silent.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice, takewhile
 
 from ..policy.capacity import capacity
+from ..policy.gap import GapHold, gap_hold
 from ..policy.gap import deadlines as gap_deadlines
 from ..policy.preemption import may_be_taken_at
 from ..policy.routing import GPU_WAIT_OVER
@@ -142,8 +144,7 @@ def _deadlines_of_others(state: State) -> Iterator[Instant]:
         # Who becomes old enough to make room for a job that waits.
         victims = (may_be_taken_at(state, state.durable.jobs[job_id]) for job_id in state.durable.preemptible)
         yield from (since for since in victims if since is not None and since > state.live.clock_at)
-    if state.durable.wakes:
-        yield state.durable.wakes[0][0]
+    yield from _wakes_of_waiting_jobs(state)
     if state.live.time_limits.marks:
         yield state.live.time_limits.marks[0][0]
     yield from session_deadlines(state)
@@ -200,11 +201,11 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
     """Begin times that have come, and queue time-outs and waits for GPUs that are over, the earliest first; a few at a
     time.
     """
-    for wakes_at, job_id in state.durable.wakes[:WAKES_AT_ONCE]:
-        if wakes_at > at:
-            return
-        job = state.durable.jobs[job_id]
-        if isinstance(job.state, Deferred | Divided) and job.begins_at is not None:
+    hold, jobs = gap_hold(state, at), state.durable.jobs
+    due = takewhile(lambda wake: wake[0] <= at, state.durable.wakes)
+    for wakes_at, job_id in islice((wake for wake in due if _is_seen_to(jobs[wake[1]], hold)), WAKES_AT_ONCE):
+        job = jobs[job_id]
+        if _begins(job):
             yield BeginReached(at=at, job=job_id)
         elif wakes_at == job.falls_back_at and wakes_at != job.times_out_at:
             why = GPU_WAIT_OVER
@@ -239,6 +240,31 @@ def _forgotten_requests(state: State, at: Instant) -> Iterator[Record]:
         if not any(job in state.durable.jobs for job in range(each.first_job, each.first_job + each.count))
     )
     return islice(over, REQUESTS_PER_SWEEP)
+
+
+def _wakes_of_waiting_jobs(state: State) -> Iterator[Instant]:
+    """When time changes something for jobs that wait. Of those whose nodes are to tell first it changes nothing."""
+    wakes, hold = state.durable.wakes, gap_hold(state, state.live.clock_at)
+    if hold is None:
+        yield from (at for at, _ in wakes[:1])
+        return
+    overdue_count = bisect_right(wakes, state.live.clock_at, key=lambda wake: wake[0])
+    yield from (at for at, _ in wakes[overdue_count : overdue_count + 1])
+    overdue = (state.durable.jobs[job_id] for _, job_id in wakes[: min(overdue_count, WAKES_AT_ONCE)])
+    if any(_is_seen_to(job, hold) for job in overdue):
+        yield state.live.clock_at
+
+
+def _is_seen_to(job: Job, hold: GapHold | None) -> bool:
+    """Whether a time that has come counts for a waiting job: who may have run already neither times out nor falls back.
+
+    Its nodes may tell yet that it runs; that it begins to be eligible changes nothing of that.
+    """
+    return hold is None or _begins(job) or not hold.holds(job)
+
+
+def _begins(job: Job) -> bool:
+    return isinstance(job.state, Deferred | Divided) and job.begins_at is not None
 
 
 def _deadlines_of_gangs(state: State) -> Iterator[Instant]:

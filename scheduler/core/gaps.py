@@ -37,7 +37,7 @@ def on_scheduler_started(state: State, event: SchedulerStarted) -> Decision:
     counters, records = state.durable.counters, _raised(state, event, event.gap)
     awaited = tuple(sorted(state.durable.nodes))
     jobs_from = JobId(max(event.jobs_above + 1, counters.next_job))
-    below = JobId(counters.next_job)
+    below, before = JobId(counters.next_job), state.durable.gap
     gap = HistoryGap(
         at=event.at,
         reason=event.gap,
@@ -45,6 +45,8 @@ def on_scheduler_started(state: State, event: SchedulerStarted) -> Decision:
         jobs_from=jobs_from,
         awaited=awaited,
         term=event.term,
+        earlier=() if before is None else before.lacked,
+        found=() if before is None else before.found,
     )
     return Decision(records=(*records, GapAccepted(at=event.at, gap=gap)))
 

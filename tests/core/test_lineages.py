@@ -16,6 +16,7 @@ from scheduler.state.events import (
     GapReleaseRequested,
     HoldRequested,
     JobsSubmitted,
+    NodeRefused,
     OutputSynced,
     RankExited,
     RankStarted,
@@ -29,6 +30,7 @@ from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Finished, Items, Queued, Running
 from scheduler.state.limits import Limits
+from scheduler.state.live import REFUSED_NODES_KEPT
 from scheduler.state.records import (
     AttemptEnded,
     AttemptFound,
@@ -385,6 +387,47 @@ def test_what_was_ended_as_one_that_counts_for_nothing_is_not_taken_up_later() -
     assert [type(each) for each in turn.records] == [GapNodeReported] and isinstance(fleet.job(1).state, Queued)
     deque(fleet.advance(Span(FENCE + SECOND)), 0)
     assert placed(fleet) == [1]
+
+
+def test_a_job_that_may_run_does_not_time_out_in_the_queue_before_its_nodes_have_told() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    short = Span(15 * SECOND)
+    node = cut(fleet, spec(gpus=1, queue_timeout=short), spec(gpus=2, queue_timeout=short))
+    fleet.submit(spec(gpus=2, queue_timeout=short))
+    passed = [each for turn in fleet.advance(Span(30 * SECOND)) for each in turn.records]
+    assert [each.job for each in passed if isinstance(each, JobFinished)] == [1_001], "one of after the gap"
+    turn = tells(fleet, node, (lost(1), RAN), origins=((lost(1), origin(fleet, 1)),))
+    assert [each.job for each in turn.records if isinstance(each, AttemptFound)] == [1]
+    deque(fleet.advance(FENCE), 0)
+    assert isinstance(fleet.job(1).state, Running)
+    assert fleet.job(2).is_finished, "nobody has told of it, and it has waited for longer than it may"
+
+
+def test_a_job_that_an_earlier_gap_lost_is_kept_where_its_node_tells_of_it_behind_the_next() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1))
+    like = origin(fleet, 1)
+    fleet.put_back(fleet.copy(), jobs_above=2_000, lineage=THIRD_START)
+    told = ((lost(2), end(3)), (lost(1_500), end(3)))
+    origins = tuple((key, replace(like, argv_digest=digest_of_argv(("x",)))) for key, _ in told)
+    turn = tells(fleet, node, ended=told, origins=origins)
+    assert [each.job.id for each in turn.records if isinstance(each, JobFound)] == [2, 1_500]
+    fleet.put_back(fleet.copy(), jobs_above=3_000, lineage=FIRST)
+    turn = tells(fleet, node, ended=told, origins=origins)
+    assert not [each for each in turn.records if isinstance(each, JobFound)], "each is told once"
+
+
+def test_nodes_that_were_refused_are_remembered_the_newest_and_not_those_that_are_connected() -> None:
+    fleet = Fleet()
+    joined(fleet)
+    for number in range(REFUSED_NODES_KEPT + 2):
+        refused = NodeRefused(at=fleet.now, node=NodeName(f"n{number}"), reason="STORE_RESTORED", message="why")
+        turn = fleet.take_up(refused)
+        assert (turn.records, turn.commands) == ((), ())
+    names = list(fleet.state.live.refused_nodes)
+    assert len(names) == REFUSED_NODES_KEPT and names[:1] == ["n2"], "n1 is connected, and n0 was the first"
+    joined(fleet, name="n2")
+    assert "n2" not in fleet.state.live.refused_nodes
 
 
 def test_of_two_attempts_that_had_the_same_device_one_is_not_taken() -> None:

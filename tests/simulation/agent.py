@@ -38,6 +38,7 @@ from node_agent.core.inventory import AttemptReport, Prepared, Refused
 from node_agent.core.launch import Launch, Refusal
 from node_agent.core.outcome import Stream
 from node_agent.core.uploads import Uploads
+from node_agent.origins import noted_origin
 from tests.simulation.network import Call
 from tests.simulation.world import Broken, World
 
@@ -106,6 +107,9 @@ class Agent:
                 info=self.machine.info,
                 protocol_version=1,
                 knows_lineages=True,
+                store_position=self.machine.disk.store_position,
+                store_id=self.machine.disk.store_id,
+                highest_term=self._inbox.highest_term,
             )
             self.world.after(self.world.network.delay(), self.world.register, self, number, request)
 
@@ -125,6 +129,8 @@ class Agent:
         if answer is None or answer.term < self._inbox.highest_term:
             self._redial()
             return
+        self._keep_position(answer.store_position)
+        self.machine.disk.store_id = answer.store_id
         self._beat_us = answer.heartbeat_interval.ToMicroseconds()
         self._valid_for_us = answer.command_valid_for.ToMicroseconds()
         call = Call(self.world, self.machine.name, self._take, self._heartbeats_ended)
@@ -133,12 +139,21 @@ class Agent:
         self._inbox.stream_opened()
         now_us = self.machine.boottime_us()
         sequence = self._outbox.number(now_us)
-        inventory = wire.inventory_to_proto(self.duties.inventory, self.machine.boot_id, self.machine.info, now_us)
+        inventory = wire.inventory_to_proto(
+            self.duties.inventory,
+            self.machine.boot_id,
+            self.machine.info,
+            now_us,
+            forgotten=self.machine.forgotten() if answer.asks_for_all else None,
+        )
         self._send(sequence, {"inventory": inventory})
         for old, report in self._outbox.repetitions():
             self._send(old, self._body(report))
         self._beat(call)
         self._open_output(call)
+
+    def _keep_position(self, position: str) -> None:
+        self.machine.disk.store_position = position or self.machine.disk.store_position
 
     def _heartbeats_ended(self) -> None:
         self._heartbeats = None
@@ -216,6 +231,7 @@ class Agent:
             return
         if message.term > before:
             self.machine.disk.highest_term = message.term
+        self._keep_position(message.store_position)
         self._outbox.acknowledge(message.acked_sequence)
         sent_us = self._outbox.when(message.newest_heartbeat)
         if sent_us is not None and self.duties.heartbeat_heard(sent_us):
@@ -312,6 +328,7 @@ class Agent:
             key=command.key,
             process=replace(command.process, env={}, cwd="/"),
             heartbeat_sent_us=action.heartbeat_sent_us,
+            note=noted_origin(command.origin),
         )
 
         def ask(keeper: Keeper) -> None:

@@ -13,10 +13,11 @@ from node_agent.core import adoption, attempt, duties
 from node_agent.core.adoption import LaunchDecision
 from node_agent.core.outcome import AttemptEnd
 from scheduler import clock, engine, links, output_hub
-from scheduler.core import attempts, deadlines, gangs, jobs, warnings
+from scheduler.core import attempts, deadlines, gangs, gaps, jobs, nodes, warnings
 from scheduler.core.decision import Decision
+from scheduler.core.found import Found
 from scheduler.core.live_ranks import live_attempt
-from scheduler.policy import caps, fit
+from scheduler.policy import caps, fit, gap
 from scheduler.series.file import Accounted
 from scheduler.series.history_file import HistoryFile
 from scheduler.series.ledger import Ledger
@@ -200,6 +201,21 @@ def what_was_counted_is_counted_again(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(HistoryFile, "accounted", lambda self: None)
 
 
+def jobs_of_a_copy_wait_for_nobody(plant: pytest.MonkeyPatch) -> None:
+    """What the store knows as waiting, since it was put back, is placed while a node may run it."""
+    plant.setattr(gap.GapHold, "holds", lambda self, job: False)
+
+
+def what_nodes_tell_of_lost_history_is_passed_over(plant: pytest.MonkeyPatch) -> None:
+    """What ran and the store lacks is ended, and nobody says so."""
+    plant.setattr(nodes, "found_by", lambda *of: Found())
+
+
+def numbers_go_on_where_the_copy_ends(plant: pytest.MonkeyPatch) -> None:
+    """A store that was put back gives numbers a second time."""
+    plant.setattr(gaps, "_raised", lambda *of: [])
+
+
 BUGS: dict[Plant, int] = {
     the_fence_is_ignored: 62,
     nobody_waits_for_the_fence: 0,
@@ -221,5 +237,8 @@ BUGS: dict[Plant, int] = {
     what_was_told_is_forgotten: 2,
     the_account_begins_where_the_scheduler_does: 1,
     what_was_counted_is_counted_again: 0,
+    jobs_of_a_copy_wait_for_nobody: 0,
+    what_nodes_tell_of_lost_history_is_passed_over: 5,
+    numbers_go_on_where_the_copy_ends: 5,
 }
 """Each with the seed from which on it is looked for: the first that met it when this was written, which saves time."""

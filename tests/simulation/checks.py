@@ -17,7 +17,15 @@ from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
 from scheduler.state.jobs import Finished, Items, Job, Tally
 from scheduler.state.nodes import Node
-from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptReady, AttemptVoided, JobFinished, JobWarned
+from scheduler.state.records import (
+    AttemptEnded,
+    AttemptFound,
+    AttemptPlaced,
+    AttemptReady,
+    AttemptVoided,
+    JobFinished,
+    JobWarned,
+)
 from scheduler.state.sessions.commands import SessionCommand
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.state.specs import Outcome
@@ -25,6 +33,7 @@ from scheduler.state.state import State
 from scheduler.state.units import SECOND
 from scheduler.state.warnings import JobWarning, WarningKind
 from tests.core.fleet import HELD_AND_INDEXED
+from tests.simulation.lost_history import LostHistory, attempt_of, named
 from tests.simulation.world import Broken, World
 
 if TYPE_CHECKING:
@@ -60,6 +69,7 @@ class Checks:
         self._placed: dict[JobId, Attempt] = {}
         self._given_up_at_once: dict[JobId, Attempt] = {}
         self._warned: set[tuple[JobId, int, WarningKind, str]] = set()
+        self._lost = LostHistory(store)
 
     # --- processes
 
@@ -74,7 +84,7 @@ class Checks:
         if key in self.processes:
             raise Broken(f"attempt {key} is started a second time, on {machine.name}", key.job)
         for other in self._by_job.get(key.job, ()):
-            is_another_rank = other.key.attempt == key.attempt and other.machine is not machine
+            is_another_rank = attempt_of(other.key) == attempt_of(key) and other.machine is not machine
             if other.is_alive and not is_another_rank and other.has_fence:
                 raise Broken(
                     f"attempt {key} begins on {machine.name} while {other.key} lives on {other.machine.name}", key.job
@@ -114,6 +124,8 @@ class Checks:
             raise Broken("; ".join(wrong))
         self._caps_hold(state)
         self._given_up_at_once = {}
+        for node in self._lost.follow(commit.records):
+            self._lost.check_told(self._machines[node], self._store.finished)
         for record in commit.records:
             match record:
                 case AttemptPlaced(job=job, attempt=attempt):
@@ -121,6 +133,8 @@ class Checks:
                     self._nodes_take_it(state, job, attempt)
                 case AttemptReady(job=job, rendezvous=rendezvous):
                     self._placed[job] = replace(self._placed[job], rendezvous=rendezvous)
+                case AttemptFound(job=job, attempt=attempt):
+                    self._placed[job] = attempt
                 case AttemptEnded(job=job, ended=ended):
                     self._attempt_ended(job, ended, for_good=False)
                 case JobFinished(job=job, finished=finished, ended=last):
@@ -131,7 +145,9 @@ class Checks:
                 case JobWarned(job=job, warning=warning):
                     self._is_warned_in_time(state, job, warning)
                 case AttemptVoided(job=job, number=number):
-                    if any(process.key.attempt == number for process in self._by_job.get(job, ())):
+                    void = (number, self._placed[job].lineage)
+                    has_run = any(attempt_of(process.key) == void for process in self._by_job.get(job, ()))
+                    if has_run and (job, *void) not in self._lost.started_unknown:
                         raise Broken(f"attempt {job}/{number} is void and has run", job)
 
     def _nodes_take_it(self, state: State, job: JobId, attempt: Attempt) -> None:
@@ -154,9 +170,8 @@ class Checks:
             if said in self._warned:
                 raise Broken(f"job {job} is warned twice: {warning}", job)
             self._warned.add(said)
-        numbers = (job, warning.attempt, 0)
-        warned = (each for key, each in self.processes.items() if (key.job, key.attempt, key.rank) == numbers)
-        process = next(warned, None)
+        warned = RankKey(job, warning.attempt, 0, self._placed[job].lineage)
+        process = self.processes.get(warned)
         limit = state.durable.jobs[job].spec.time_limit if job in state.durable.jobs else None
         if warning.kind is WarningKind.TIME_LIMIT_NEAR and process is not None and limit is not None:
             ran = self._world.now - process.began_at
@@ -169,7 +184,7 @@ class Checks:
         milli: Counter[UserName] = Counter()
         jobs: Counter[UserName] = Counter()
         for job in state.durable.jobs.values():
-            if job.attempt is not None:
+            if job.attempt is not None and job.id not in self._lost.taken_up:
                 devices = [device for rank in job.attempt.ranks for device in rank.placement.devices]
                 milli[job.user] += sum(device.share_milli or WHOLE_MILLI for device in devices)
                 jobs[job.user] += 1
@@ -189,12 +204,12 @@ class Checks:
     def _attempt_ended(self, job: JobId, ended: EndedAttempt, *, for_good: bool) -> None:
         """What is replaced is dead, by whatever way that came to be known; a fence has held."""
         for process in self._by_job.get(job, ()):
-            if process.key.attempt != ended.number:
+            if attempt_of(process.key) != (ended.number, ended.lineage):
                 continue
             may_outlive = for_good and ended.reason in MAY_OUTLIVE
             if process.is_alive and not may_outlive and not self._is_given_up(process):
                 raise Broken(f"{process.key} ended by {ended.reason} and lives on {process.machine.name}", job)
-            if ended.output_is_complete:
+            if ended.output_is_complete and process.key in ended.keys(job):  # of a job that was found one rank is kept
                 self._output_is_whole(process)
 
     def _is_given_up(self, process: Process) -> bool:
@@ -220,6 +235,22 @@ class Checks:
                     key.job,
                 )
 
+    # --- a store that is put back
+
+    def put_back(self) -> None:
+        """The store is an older one: what it lacks, nodes may know."""
+        self._placed.clear()
+        self._warned.clear()
+        for _, record in self._store.story:
+            match record:
+                case AttemptPlaced(job=job, attempt=attempt) | AttemptFound(job=job, attempt=attempt):
+                    self._placed[job] = attempt
+                case AttemptReady(job=job, rendezvous=rendezvous):
+                    self._placed[job] = replace(self._placed[job], rendezvous=rendezvous)
+                case JobWarned(job=job, warning=warning):
+                    self._warned.update((job, warning.attempt, warning.kind, about) for about in warning.about)
+        self._lost.put_back(self.processes)
+
     # --- what leaves the scheduler
 
     def command_leaves(self, command: Command) -> None:
@@ -233,7 +264,7 @@ class Checks:
                 job = self._store.job(key.job)
                 # Whoever abandons it in the turn that starts it has a Kill sent behind the Start, on the same stream.
                 attempt = (job.attempt if job is not None else None) or self._given_up_at_once.get(key.job)
-                if attempt is None or attempt.number != key.attempt or attempt.rendezvous is None:
+                if attempt is None or named(attempt) != attempt_of(key) or attempt.rendezvous is None:
                     raise Broken(f"{key} is started and that its gang is ready is not stored", key.job)
                 ranks = set(attempt.keys(key.job))
                 if not ranks <= self._prepared:
@@ -241,7 +272,8 @@ class Checks:
             case ForgetAttempt(key=key):
                 job = self._store.job(key.job)
                 attempt = job.attempt if job is not None else None
-                if attempt is not None and attempt.number == key.attempt and attempt.ranks[key.rank].exit is None:
+                is_it = attempt is not None and named(attempt) == attempt_of(key)
+                if is_it and attempt is not None and attempt.ranks[key.rank].exit is None:
                     raise Broken(f"{key} is forgotten and its end is not stored", key.job)
             case _:
                 pass
@@ -253,6 +285,10 @@ class Checks:
         """How a job ended, as the API would find it in the store."""
         stored = self._store.job(job)
         return stored.state.outcome if stored is not None and isinstance(stored.state, Finished) else None
+
+    def is_stored(self, job: int) -> bool:
+        """Whether the store has a job."""
+        return self._store.job(job) is not None
 
     def acknowledged(self, first: int, count: int) -> None:
         """A person was told that jobs are accepted."""
@@ -296,7 +332,8 @@ class Checks:
         wrong.extend(_differences(scheduler.state.durable, load(iter(self._store.entities.values()))))
         if wrong:
             raise Broken("; ".join(wrong))
-        scheduler.accounts.check(self._store)
+        if not self._store.was_put_back:  # the account beside it has what the store lacks
+            scheduler.accounts.check(self._store)
         for key, process in self.processes.items():
             for stream, written in process.written.items():
                 stored = self._outputs.synced_bytes(key, STREAMS[stream])
@@ -305,12 +342,15 @@ class Checks:
         for job in self._store.finished.values():
             if job.items is not None:
                 self._array_is_true(job, job.items)
+            elif job.id in self._lost.told:
+                pass  # of a job that the store lacks one rank tells
             elif isinstance(job.state, Finished) and job.state.outcome is Outcome.SUCCEEDED:
                 self._has_succeeded(job)
 
     def _has_succeeded(self, job: Job) -> None:
         """Of a gang every rank has."""
-        runs = [process for process in self._by_job.get(job.id, ()) if process.key.attempt == job.attempt_count]
+        last = (job.past[-1].number, job.past[-1].lineage)
+        runs = [process for process in self._by_job.get(job.id, ()) if attempt_of(process.key) == last]
         succeeded = [process for process in runs if process.status == ExitCode(code=0)]
         if not runs or len(succeeded) < max(len(runs), job.spec.resources.node_count):
             raise Broken(f"job {job.id} succeeded and {[str(process.key) for process in runs]} did not", job.id)

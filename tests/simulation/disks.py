@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from node_agent.core.outcome import AttemptEnd, Offsets, Stream
+from scheduler.known_store import Memory
 from scheduler.outputs.errors import OutputHole
 from scheduler.ports import Commit, FinishedQuery, StoredRecord
 from scheduler.state.attempts import OutputStream
@@ -19,7 +20,9 @@ from scheduler.state.jobs import Finished, Job, Tally, item_ended_together
 from scheduler.state.records import Record
 from scheduler.state.units import Instant
 from scheduler.store.errors import StoreUnavailable
+from scheduler.store.reading import Began, Meta
 from tests.simulation.accounts import AccountsDisk
+from tests.simulation.folder import DataFolder
 from tests.simulation.world import Broken, World
 
 if TYPE_CHECKING:
@@ -29,8 +32,27 @@ POWER_CUT_SHARE = 0.3
 """What a power cut takes of a node's attempts, each by itself."""
 
 
+STORE_ID = "the store of the simulation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCopy:
+    """All that is in the tables at a moment."""
+
+    term: int
+    newest: Instant
+    last_commit: tuple[int, int]
+    entities: dict[EntityKey, Entity]
+    finished: dict[JobId, Job]
+    story: list[tuple[float, Record]]
+    starts: list[Began]
+
+
 class SimulatedStore:
-    """The tables. One scheduler has them open at a time; each opening has a higher term."""
+    """The tables. One scheduler has them open at a time; each opening has a higher term, and a lineage of its own.
+
+    `folder` is what the data folder beside them knows. `was_put_back`: an older copy has taken their place.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -38,11 +60,47 @@ class SimulatedStore:
         self.term = 0
         self.newest = Instant(0)
         self.last_commit = (0, 0)
+        self.starts: list[Began] = []
+        self._openings = 0
+        self.was_put_back = False
+        self.folder = DataFolder()
         self.accounts = AccountsDisk()
         self.entities: dict[EntityKey, Entity] = {}
         self.finished: dict[JobId, Job] = {}
         self.story: list[tuple[float, Record]] = []
         self.commits = 0
+
+    def open(self) -> tuple[Began, Memory]:
+        """A start of the scheduler, and what its data folder remembers."""
+        newest, story = self.newest, len(self.story)
+        meta = Meta(1, self.term, self.last_commit[1], story, newest, STORE_ID) if self.starts else None
+        memory, above = self.folder.admit(meta, self.starts)
+        self._openings += 1
+        self.term = max(self.term, above) + 1
+        began = Began(self.term, f"{self._openings:016x}", story)
+        self.starts.append(began)
+        memory.opened(self.starts)
+        return began, memory
+
+    def copy(self) -> StoreCopy:
+        """What is stored now, with the scheduler running or not."""
+        return StoreCopy(
+            term=self.term,
+            newest=self.newest,
+            last_commit=self.last_commit,
+            entities=dict(self.entities),
+            finished=dict(self.finished),
+            story=list(self.story),
+            starts=list(self.starts),
+        )
+
+    def put_back(self, copy: StoreCopy) -> None:
+        """This is all that is stored, and nobody has it open."""
+        self.was_put_back = True
+        self.term, self.newest, self.last_commit = copy.term, copy.newest, copy.last_commit
+        self.entities, self.finished, self.story = dict(copy.entities), dict(copy.finished), list(copy.story)
+        self.starts = list(copy.starts)
+        self.folder.put_back(self.starts, len(self.story))
 
     def apply(self, term: int, commit: Commit) -> bool:
         """One transaction; False when this number is done already."""
@@ -94,9 +152,8 @@ class OpenStore:
     kind = "simulated"
 
     def __init__(self, disk: SimulatedStore, process: SchedulerProcess) -> None:
-        disk.term += 1
-        self.term = disk.term
-        self.lineage = f"{disk.term:016x}"
+        began, self.memory = disk.open()
+        self.term, self.lineage = began.term, began.lineage
         self._disk = disk
         self._process = process
 
@@ -217,6 +274,7 @@ class AttemptRecord:
     keeper_id: str
     boot: int
     started_us: int
+    note: str
     end: AttemptEnd | None = None
 
 
@@ -234,11 +292,16 @@ class Spooled:
 
 @dataclass(slots=True)
 class NodeDisk:
-    """A node's state folder: the agent's identity, the attempts' records, the spool, the tombstones."""
+    """A node's state folder: the agent's identity, the attempts' records, the spool, the tombstones.
+
+    `store_id` and `store_position` are what the node was told of the scheduler's store.
+    """
 
     agent_id: str
     incarnation: int = 0
     highest_term: int = 0
+    store_id: str = ""
+    store_position: str = ""
     records: dict[RankKey, AttemptRecord] = field(default_factory=dict)
     spool: dict[tuple[RankKey, Stream], Spooled] = field(default_factory=dict)
     tombstones: dict[RankKey, AttemptRecord] = field(default_factory=dict)

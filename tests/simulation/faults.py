@@ -177,6 +177,12 @@ class Troubles:
         if scheduler is None or machine.name in scheduler.state.durable.nodes:
             self._world.after(7.0, self._forget, machine)
 
+    def put_back(self) -> None:
+        """The store may know machines again that were forgotten since: the person says so once more."""
+        for machine in self._machines.values():
+            if machine.is_gone:
+                self._forget(machine)
+
     def heal(self) -> None:
         for machine in self._machines.values():
             machine.foreign.clear()

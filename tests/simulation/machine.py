@@ -141,6 +141,7 @@ class Kept:
 
     def __init__(self, keeper: Keeper, asked: Launch, process: Process | None) -> None:
         self.key = asked.key
+        self._note = asked.note
         self._keeper = keeper
         self._machine = keeper.machine
         self.process = process
@@ -173,6 +174,7 @@ class Kept:
             stop_cause=attempt.stop_cause(self.phase),
             output_starts=self._machine.disk.starts(self.key),
             output_ends=self._offsets(),
+            note=self._note,
             end=self.end,
         )
 
@@ -303,7 +305,9 @@ class Keeper:
         if refusal is not None:
             return refusal, False
         disk = self.machine.disk
-        disk.records[asked.key] = AttemptRecord(asked.key, self.id, self.machine.boot, self.machine.boottime_us())
+        disk.records[asked.key] = AttemptRecord(
+            asked.key, self.id, self.machine.boot, self.machine.boottime_us(), asked.note
+        )
         if Plan.of(asked.process.argv).trouble == "no command":
             kept = self.attempts[asked.key] = Kept(self, asked, None)
             kept.not_run()
@@ -435,8 +439,14 @@ class Machine:
             stop_cause=record.end.stop_cause if record.end is not None else None,
             output_starts=self.disk.starts(record.key),
             output_ends=record.end.output_ends if record.end is not None else Offsets(),
+            note=record.note,
             end=record.end,
         )
+
+    def forgotten(self) -> tuple[AttemptView, ...]:
+        """Attempts of which only tombstones are left, the newest first."""
+        buried = reversed(self.disk.tombstones.values())
+        return tuple(self._view_of(record, AttemptPhase.FORGOTTEN) for record in buried)
 
     def settle(self) -> tuple[AttemptView, ...]:
         """What an agent does with the records on its disk when it starts or sees its keeper die; then there is one."""

@@ -79,7 +79,10 @@ class Run(Generic[W]):
                 task.cancel()
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.close()
+        if self.world.scheduler is not None:
+            self.world.scheduler.close()
         self.store.accounts.let_go()
+        self.store.folder.remove()
         self.world.broken = broken
 
     def _on_loop_problem(self, loop: Any, context: dict[str, Any]) -> None:

@@ -20,15 +20,17 @@ from scheduler.api.sessions.joining import Joining
 from scheduler.api.sessions.sessions import SessionCalls
 from scheduler.clock import SlewedClock
 from scheduler.engine import Changes, Engine, StoreAway, TooManyEvents
+from scheduler.known_store import KnownStore, NewestCommit
 from scheduler.links import Links
 from scheduler.output_hub import OutputHub
 from scheduler.outputs.errors import OutputHole
+from scheduler.ports import Commit
 from scheduler.session_links import SessionLinks
 from scheduler.state.access import Role
 from scheduler.state.attempts import OutputEnd
 from scheduler.state.commands import Command
-from scheduler.state.events import Event, OutputSynced
-from scheduler.state.ids import RankKey, TokenId, UserName
+from scheduler.state.events import Event, NumbersReported, OutputSynced
+from scheduler.state.ids import JobId, RankKey, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.limits import GpuRouting, Limits, WarningLimits
 from scheduler.state.replies import Reply
@@ -36,8 +38,9 @@ from scheduler.state.sessions.commands import SessionCommand
 from scheduler.state.state import State
 from scheduler.state.units import SECOND, Instant, Span
 from scheduler.store.errors import StoreUnavailable
+from scheduler.store_position import StorePositions
 from tests.simulation.accounts import Accounts
-from tests.simulation.disks import OpenStore, SimulatedOutputs, SimulatedStore
+from tests.simulation.disks import STORE_ID, OpenStore, SimulatedOutputs, SimulatedStore
 from tests.simulation.network import Call
 from tests.simulation.world import Broken, World
 
@@ -121,7 +124,9 @@ class SchedulerProcess:
         self.faults = Faults()
         self._rng = world.rng(f"scheduler {disk.term}")
         self.store = OpenStore(disk, self)
-        self.links = Links(OFF)
+        self._folder, self._memory = disk.folder, self.store.memory
+        self._newest_commit = NewestCommit(self._folder.path, self.store.lineage)
+        self.links = Links(OFF, origin=world.worker_secrets.origins.text)
         self.hub = OutputHub(outputs, self._on_synced)  # type: ignore[arg-type]
         clock = clock_of(world, self.store.newest_instant())
         self.session_links = SessionLinks(clock.now, world.worker_secrets)
@@ -132,7 +137,8 @@ class SchedulerProcess:
             limits_of(world),
             self._publish,
             tell_session=self._tell_session,
-            record=lambda commit, sequence: self.accounts.take(commit, sequence),
+            record=self._record,
+            gap=(self._memory.gap, self._memory.jobs_above, self._memory.sessions_above),
         )
         self.accounts = Accounts(world, disk.accounts, self.store, lambda: self.engine)
         self.accounts.begin()
@@ -144,6 +150,14 @@ class SchedulerProcess:
             Channels(self.links),
             Tunnels(self.links),
             world.worker_secrets.nodes,
+            _origins=world.worker_secrets.origins,
+            _positions=StorePositions(
+                world.worker_secrets.positions,
+                self._memory,
+                self._known_store,
+                self.engine.view.durable,
+                self._raise_numbers,
+            ),
         )
         self.sessions = SessionCalls()
         self.sessions.engine, self.sessions.session_links = self.engine, self.session_links
@@ -157,6 +171,7 @@ class SchedulerProcess:
         self._start(self.engine.run())
         self._start(self.hub.run())
         self._start(self.accounts.run())
+        self._start(self._note_store())
         world.note("scheduler: starts, term {}", self.store.term)
 
     @property
@@ -210,6 +225,7 @@ class SchedulerProcess:
                 with suppress(StoreUnavailable, OutputHole):
                     call()
         self.is_alive = False
+        self._newest_commit.close()
         for task in tuple(self._tasks):
             task.cancel()
         for stream in tuple(self._calls):
@@ -217,6 +233,10 @@ class SchedulerProcess:
             stream.break_()
         self.outputs.crash()
         self.world.scheduler_died(self)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._newest_commit.close()
 
     # --- what is asked of it
 
@@ -293,6 +313,38 @@ class SchedulerProcess:
 
     def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
         self.engine.report(OutputSynced(at=self.engine.now(), key=key, ends=ends))
+
+    def _record(self, commit: Commit, sequence: int) -> None:
+        if not self.is_alive:
+            return
+        counters = self.engine.view.durable.counters
+        self._newest_commit.note(sequence, counters.next_job, counters.next_session)
+        self.accounts.take(commit, sequence)
+
+    async def _note_store(self) -> None:
+        """Where a gap was accepted, that is stored before the data folder knows this store."""
+        if self._memory.gap:
+            await self.engine.begun.wait()
+        known = self._known_store()
+        assert known is not None
+        self._folder.note(self._memory, known)
+
+    def _known_store(self) -> KnownStore | None:
+        if self._memory.gap and not self.engine.begun.is_set():
+            return None
+        counters = self.engine.view.durable.counters
+        return KnownStore(
+            store_id=STORE_ID,
+            lineage=self.store.lineage,
+            term=self.store.term,
+            sequence=self.store.newest_sequence(),
+            next_job=counters.next_job,
+            next_session=counters.next_session,
+        )
+
+    def _raise_numbers(self, jobs_above: JobId, sessions_above: int) -> None:
+        seen = NumbersReported(at=self.engine.now(), jobs_above=jobs_above, sessions_above=sessions_above)
+        self.engine.report(seen)
 
     def _publish(self, changes: Changes) -> None:
         for job in changes.jobs:

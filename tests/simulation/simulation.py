@@ -11,6 +11,7 @@ from scheduler.state.units import SECOND
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Troubles
 from tests.simulation.machine import DRIFT_MAX, Machine
+from tests.simulation.restores import Restores
 from tests.simulation.run import Run
 from tests.simulation.scheduler import LIMITS
 from tests.simulation.users import RUN_SECONDS_MAX, USERS, Users
@@ -40,7 +41,7 @@ class Outcome:
     jobs: int
     """Jobs that ended, as the store tells it: arrays and their items among them."""
     asked: int
-    """Jobs that were asked for and not refused."""
+    """Jobs that were asked for, not refused, and not lost with a store that was put back."""
     digest: str
     """The same for the same seed, whatever process it runs in."""
 
@@ -60,6 +61,7 @@ class Simulation(Run[World]):
         self.world.checks = Checks(self.world, self.store, self.outputs, self.machines)
         self.users = Users(self.world, JOBS, SUBMIT_SECONDS)
         self.troubles = Troubles(self.world, self.machines, self.users, TROUBLE_SECONDS)
+        self.restores = Restores(self.world, self.store, self.machines, self.users, self.troubles, TROUBLE_SECONDS)
         self._converged_by = 0.0
         self._records_seen = 0
         self._records_seen_at = 0.0
@@ -86,7 +88,7 @@ class Simulation(Run[World]):
             self.world.after(self._rng.uniform(0.1, 3.0), machine.start_agent)
         self.world.after(TROUBLE_SECONDS, self._heal)
         broken = self._play()
-        accepted = [each for each in self.users.submissions if not each.refusal]
+        accepted = [each for each in self.users.submissions if not each.refusal and not each.is_lost]
         return Outcome(
             seed=self.world.seed,
             steps=self.world.steps,

@@ -56,6 +56,8 @@ class Submission:
     job: int = 0
     refusal: str = ""
     tries: int = 0
+    is_lost: bool = False
+    """Whether the store that was put back lacks what was acknowledged."""
 
     @property
     def size(self) -> int:
@@ -80,6 +82,10 @@ class Users:
     def __init__(self, world: World, jobs: int, submit_seconds: float) -> None:
         self._world = world
         self._rng, self._modes = world.rng("users"), world.rng("gpu modes")
+        self._rng_of_losses = world.rng("users whose jobs are lost")
+        self._histories = 1
+        """A store that is put back begins another one."""
+        self._numbers: dict[int, Submission] = {}
         self.submissions: list[Submission] = []
         left = jobs
         while left > 0:
@@ -197,25 +203,44 @@ class Users:
             submission.spec = replace(submission.spec, after=(on,))
 
     def _ask_again(self, submission: Submission, tries: int) -> None:
-        if not submission.job and not submission.refusal and submission.tries == tries:
+        if (not submission.job or submission.is_lost) and not submission.refusal and submission.tries == tries:
             self._submit(submission)
 
     def _answered(self, submission: Submission, reply: Reply | Exception) -> None:
         match reply:
             case Submitted(first=first):
-                if submission.job and submission.job != first:
+                is_new = not submission.job or submission.is_lost
+                if submission.job != first and not is_new:
                     raise Broken(f"{submission.request_id} made job {submission.job} and job {first}", first)
                 self._world.checks.acknowledged(first, submission.size)
-                if not submission.job:
+                self._number_once(submission, first)
+                if is_new:
                     self._world.note("{}: {} is job {}", submission.user, submission.request_id, first)
                     self._plan_more(first, submission.size)
-                submission.job = first
+                submission.job, submission.is_lost = first, False
                 if submission.tries == 1 and self._rng.random() < 0.15:
                     self._world.after(self._rng.uniform(0, 20), self._submit, submission)
             case Refused(reason=reason):
                 submission.refusal = reason
             case _:
                 pass
+
+    def _number_once(self, submission: Submission, first: int) -> None:
+        """No number is given to two requests, also not by histories that know nothing of each other."""
+        for job in range(first, first + submission.size):
+            if self._numbers.setdefault(job, submission) is not submission:
+                raise Broken(f"{job} is a job of {self._numbers[job].request_id} and of {submission.request_id}", job)
+
+    def put_back(self) -> None:
+        """Some find that their jobs are gone, and ask for them again by the same request."""
+        self._histories += 1
+        for submission in self.submissions:
+            if submission.job and not submission.is_lost and not self._world.checks.is_stored(submission.job):
+                self._world.note("{}: job {} of {} is lost", submission.user, submission.job, submission.request_id)
+                self._world.met.add("a job that was lost")
+                submission.is_lost = True
+                if self._rng_of_losses.random() < 0.5:
+                    self._world.after(self._rng_of_losses.uniform(0.0, 30.0), self._submit, submission)
 
     # --- changes of mind
 
@@ -279,7 +304,8 @@ class Users:
 
         Items of an array under a cap of one, jobs after each other, users who may hold no more: none takes longer.
         """
-        return sum(self._jobs_left(each) * each.run_seconds for each in self.submissions if not each.refusal)
+        asked = (each for each in self.submissions if not each.refusal and not each.is_lost)
+        return sum(self._jobs_left(each) * each.run_seconds for each in asked)
 
     def _jobs_left(self, submission: Submission) -> int:
         if not submission.job:
@@ -293,12 +319,22 @@ class Users:
         self._send(lambda at: event(at, UserName("alice")), lambda reply: None)
 
     def _send(self, event: Callable[[Instant], Event], answer: Callable[[Reply | Exception], None]) -> None:
-        """Through the network, to whichever scheduler is there, and back; either way it may be lost."""
+        """Through the network, to whichever scheduler is there, and back; either way it may be lost.
+
+        So is an answer of a history that ended on its way: who had it earlier has a job that is lost.
+        """
 
         def arrive() -> None:
-            scheduler = self._world.scheduler
+            scheduler, history = self._world.scheduler, self._histories
+
+            def arrive_back(reply: Reply | Exception) -> None:
+                if history == self._histories:
+                    answer(reply)
+
             if scheduler is not None:
-                scheduler.request(event, lambda reply: self._world.after(self._world.network.delay(), answer, reply))
+                scheduler.request(
+                    event, lambda reply: self._world.after(self._world.network.delay(), arrive_back, reply)
+                )
 
         if not self._world.network.chance(0.02):
             self._world.after(self._world.network.delay(), arrive)
