@@ -17,7 +17,7 @@ from scheduler.core import attempts, deadlines, gangs, gaps, jobs, nodes, warnin
 from scheduler.core.decision import Decision
 from scheduler.core.found import Found
 from scheduler.core.live_ranks import live_attempt
-from scheduler.policy import caps, fit, gap
+from scheduler.policy import caps, fit
 from scheduler.series.file import Accounted
 from scheduler.series.history_file import HistoryFile
 from scheduler.series.ledger import Ledger
@@ -201,11 +201,6 @@ def what_was_counted_is_counted_again(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(HistoryFile, "accounted", lambda self: None)
 
 
-def jobs_of_a_copy_wait_for_nobody(plant: pytest.MonkeyPatch) -> None:
-    """What the store knows as waiting, since it was put back, is placed while a node may run it."""
-    plant.setattr(gap.GapHold, "holds", lambda self, job: False)
-
-
 def what_nodes_tell_of_lost_history_is_passed_over(plant: pytest.MonkeyPatch) -> None:
     """What ran and the store lacks is ended, and nobody says so."""
     plant.setattr(nodes, "found_by", lambda *of: Found())
@@ -237,7 +232,6 @@ BUGS: dict[Plant, int] = {
     what_was_told_is_forgotten: 2,
     the_account_begins_where_the_scheduler_does: 1,
     what_was_counted_is_counted_again: 0,
-    jobs_of_a_copy_wait_for_nobody: 0,
     what_nodes_tell_of_lost_history_is_passed_over: 5,
     numbers_go_on_where_the_copy_ends: 5,
 }
