@@ -11,6 +11,7 @@ from pathlib import Path
 from . import (
     calls,
     crowd,
+    files,
     frames,
     history,
     isolation,
@@ -33,6 +34,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "path": path.measure,
     "isolation": isolation.measure,
     "output": output.measure,
+    "files": files.measure,
     "standing": standing.measure,
     "sampling": sampling.measure,
     "history": history.measure,

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from .programs import free_port, running
+from .fleet import free_port, running
 from .rows import Row, Run, middle
 
 BATCH = 32

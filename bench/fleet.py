@@ -1,14 +1,15 @@
-"""A scheduler and an agent as a user starts them, for the length of a measurement."""
+"""Programs that a measurement starts: a scheduler and an agent as a user starts them, and other servers."""
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from gpufleet.net.addresses import Address
 from gpufleet.net.channel import Target, connect, connect_async
 from node_agent.keeper.supervisor import NAME as SUPERVISOR_NAME
 
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
 LOAD_SECONDS_MAX = 300.0
 """How long a scheduler may take to load a long queue."""
 
@@ -153,3 +154,27 @@ def _wait_for(condition: Callable[[], bool], what: str, seconds_max: float = STA
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not start")
         time.sleep(0.02)
+
+
+def free_port() -> int:
+    """One that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@contextmanager
+def running(command: Sequence[str], port: int, folder: Path) -> Iterator[None]:
+    """A server, from when it listens."""
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{command[0]} did not listen")
+            time.sleep(0.02)
+        yield
+    finally:
+        process.terminate()
+        process.wait()

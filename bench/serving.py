@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import cnn
+from .fleet import START_SECONDS_MAX, free_port, running
 from .floors import echo_ms
-from .programs import START_S_MAX, free_port, running
 from .rows import Row, Run, middle
 
 CONNECTIONS = 64
@@ -252,9 +252,9 @@ def _death_rows(house: House) -> list[Row]:
     """At RATE requests a second one of three replicas is killed: how many requests were not answered."""
     program = [sys.executable, str(house.folder / "program.py")]
     with house.served("--min", "3", program=[*program, "$PORT"]) as path:
-        deadline = time.monotonic() + START_S_MAX
-        while len(pids := _children(house.folder / "program.py")) < 3 or time.monotonic() < deadline - START_S_MAX + 3:
-            if time.monotonic() > deadline:
+        began = time.monotonic()
+        while len(pids := _children(house.folder / "program.py")) < 3 or time.monotonic() < began + 3:
+            if time.monotonic() > began + START_SECONDS_MAX:
                 raise TimeoutError("three replicas did not start")
             time.sleep(0.1)
         asked, lost = asyncio.run(_through_a_death(house.port, f"{path}/", pids[0]))
@@ -291,7 +291,7 @@ async def _through_a_death(port: int, path: str, pid: int) -> tuple[int, int]:
 async def _answered(port: int, path: str) -> bool:
     """Whether a GET got its 200, on a connection of its own."""
     try:
-        async with asyncio.timeout(START_S_MAX):
+        async with asyncio.timeout(START_SECONDS_MAX):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
