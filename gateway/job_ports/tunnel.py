@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import grpc.aio
@@ -56,15 +56,16 @@ class Tunnel:
         """The connection, for `made`'s protocol. Raises what the scheduler refuses, and DEADLINE."""
         assert self._carrying is None, "one way is one connection"
         call: Any = self._scheduler.method("ForwardPort")(metadata=bearer(self._token))
-        try:
+        with ExitStack() as undone:
+            undone.callback(call.cancel)
             await self._reach(call)
             here, there = socket.socketpair()
+            undone.callback(here.close)
+            undone.callback(there.close)
             reader, writer = await asyncio.open_unix_connection(sock=there, limit=READ_AHEAD_BYTES)
-            loop = asyncio.get_running_loop()
-            _, protocol = await loop.create_unix_connection(made, sock=here)
-        except BaseException:
-            call.cancel()
-            raise
+            undone.callback(writer.transport.abort)
+            _, protocol = await asyncio.get_running_loop().create_unix_connection(made, sock=here)
+            undone.pop_all()
         self._carrying = asyncio.create_task(_carry(call, Carried(reader, writer), protocol), name="job port")
         return protocol
 

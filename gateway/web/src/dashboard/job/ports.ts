@@ -9,7 +9,7 @@ import { addressOfPort, readPort } from "./port-words.ts";
 export class Ports {
   readonly element: HTMLElement;
   private readonly port = h("input", { id: "job-port", inputmode: "numeric", autocomplete: "off", placeholder: "8888", "aria-describedby": "job-port-wrong" });
-  private readonly ranks = choice("Rank", () => undefined);
+  private readonly ranks = choice("Of rank", () => undefined);
   private readonly wrong = h("p", { class: "wrong", id: "job-port-wrong", role: "alert" });
 
   constructor(private readonly id: number) {
