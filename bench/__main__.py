@@ -33,6 +33,7 @@ ROOT = Path(__file__).parent
 GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "path": path.measure,
     "isolation": isolation.measure,
+    "containers": isolation.measure_containers,
     "output": output.measure,
     "files": files.measure,
     "standing": standing.measure,

@@ -124,14 +124,20 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def skip_without_podman() -> None:
-    """Skip, or fail in CI, where there is nothing to test with."""
-    missing = [name for name in ("podman", "busybox", "unshare") if shutil.which(name) is None]
-    runtime = shutil.which("crun") or shutil.which("runc")
+def why_no_engine() -> str:
+    """Why there can be no engine of one's own here; empty where there can."""
     if os.geteuid() != 0:
-        pytest.skip("a container engine of the test's own needs root")
-    if missing or runtime is None:
-        pytest.skip(f"a container engine needs {', '.join(missing) or 'crun or runc'}")
+        return "a container engine of one's own needs root"
+    missing = [name for name in ("podman", "busybox", "unshare") if shutil.which(name) is None]
+    if missing or not (shutil.which("crun") or shutil.which("runc")):
+        return f"a container engine needs {', '.join(missing) or 'crun or runc'}"
+    return ""
+
+
+def skip_without_podman() -> None:
+    """Skip where there is nothing to test with."""
+    if why := why_no_engine():
+        pytest.skip(why)
 
 
 class EngineProcess:

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..processes import environment_of, look_at
 from .asking import Answer, ask, upgraded
+from .memory import kills, open_kills
 from .state import ContainerState, write_state
 from .streams import DETACH_KEYS_IN_PATH, Streams
 
@@ -65,7 +66,11 @@ class Runner:
         self._state_file = state_file
         self._input_mode = input_mode
         self._mark = os.fsencode(mark)
-        self._streams = Streams(has_input=input_mode in (PIPE, TERMINAL), is_terminal=input_mode == TERMINAL)
+        self._kills_fd = -1
+        self._kills = 0
+        self._streams = Streams(
+            has_input=input_mode in (PIPE, TERMINAL), is_terminal=input_mode == TERMINAL, died=self._note_kills
+        )
 
     def run(self) -> int:
         """Run it to its end; answers its exit code."""
@@ -85,6 +90,7 @@ class Runner:
             if self._input_mode == TERMINAL:
                 self._resize()
             self._streams.carry(channel)
+            self._note_kills()
             ended = self._ended()
             if ended is not None:
                 break
@@ -122,10 +128,15 @@ class Runner:
             if environment_of(pid).get(MARK) == self._mark:
                 with contextlib.suppress(OSError):
                     self._streams.pidfd = os.pidfd_open(pid)
+                self._kills_fd = open_kills(pid)
                 with contextlib.suppress(OSError):
                     write_state(self._state_file, ContainerState(pid=pid, start_ticks=stat.start_ticks))
                 return
             time.sleep(PAUSE_S)
+
+    def _note_kills(self) -> None:
+        """Read what the kernel has ended for want of memory: the group goes soon after its processes."""
+        self._kills = max(self._kills, kills(self._kills_fd))
 
     def _forward_signals(self) -> None:
         """Pass on what comes to this process. Its keeper reaches the container's by itself where it sees them."""
@@ -167,7 +178,7 @@ class Runner:
                         return _not_run(found[1].decode(errors="replace"))
                     return ContainerState(
                         exit_code=int(told.get("ExitCode") or 0),
-                        is_out_of_memory=bool(told.get("OOMKilled")),
+                        is_out_of_memory=bool(told.get("OOMKilled")) or self._kills > 0,
                     )
                 if status in ("running", "paused") and (self._streams.pidfd < 0 or self._streams.is_seen_alive):
                     return None

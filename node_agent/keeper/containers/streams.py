@@ -6,6 +6,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 
 INPUT_BYTES_MAX = 64 * 1024
 """What is read of its input and not taken by the container yet."""
@@ -28,9 +29,12 @@ _OUT, _ERR = 1, 2
 
 
 class Streams:
-    """Those of one command. `pidfd` is its process on this machine, -1 where that is not seen."""
+    """Those of one command. `pidfd` is its process on this machine, -1 where that is not seen; `died` hears of its
+    death at once.
+    """
 
-    def __init__(self, *, has_input: bool, is_terminal: bool) -> None:
+    def __init__(self, *, has_input: bool, is_terminal: bool, died: Callable[[], None] = lambda: None) -> None:
+        self._died = died
         self.pidfd = -1
         self.last_said = b""
         self.is_input_closed = not has_input
@@ -57,6 +61,7 @@ class Streams:
                 self._watch(poll, watched, channel)
                 for fd, _ in poll.poll():
                     if fd == self.pidfd:
+                        self._died()
                         self.drain(channel)
                         return
                     if fd == 0:
