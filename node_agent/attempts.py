@@ -298,7 +298,8 @@ class Attempts:
         if command.container is None:
             return launch
         files = str(self._files.folder_of(command.key)) if command.has_files else ""
-        return await self._containers.made(command, launch, self._launcher.held(command), files)
+        way = self._launcher.way(command)
+        return await self._containers.made(command, launch, self._launcher.held(command), files, way)
 
     async def _ask(self, action: StopProcess | SignalProcess | LimitProcess | ForgetAttempt) -> None:
         is_done = True

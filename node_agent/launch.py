@@ -141,7 +141,7 @@ class Launcher:
             share_milli=command.share_milli,
             share_memory_bytes=command.share_memory_bytes,
             cpus=command.cpus,
-            way=self._way(command),
+            way=self.way(command),
             end_time_s=end_time_s(command.process.limits, time.time()),
             files_folder=files_folder,
             environment=environment,
@@ -176,7 +176,8 @@ class Launcher:
         master = Master(LONGEST_ADDRESS, PORT_MAX)
         return self.complete(command, master, heartbeat_sent_us=boottime_us(), traceparent=command.trace_context)
 
-    def _way(self, command: LaunchAttempt) -> Mapping[str, str]:
+    def way(self, command: LaunchAttempt) -> Mapping[str, str]:
+        """What it is told of the way to the scheduler."""
         if command.serves:
             return worker_variables(self._for_workers(), command.process.env)
         return self._for_jobs() if JOB_TOKEN_VARIABLE in command.process.env else {}

@@ -62,6 +62,8 @@ def models_screen(
         columns.insert(-1, Column("GROUP", lambda model: model.exclusive_group or ABSENT))
     if any(model.http.cpu_model for model in models):
         columns.insert(-1, Column("CPU MODEL", lambda model: model.http.cpu_model or ABSENT))
+    if any(model.worker.container.image for model in models):
+        columns.insert(-1, Column("IMAGE", lambda model: model.worker.container.image or ABSENT, least=12, rank=2))
     if fallback_shares:
         columns.insert(-1, Column("FELL BACK", lambda model: _fell_back(model, fallback_shares), is_right=True))
     lines = draw(columns, models, look)

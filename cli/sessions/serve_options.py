@@ -65,6 +65,31 @@ class WorkerOptions:
     gpu_model: Annotated[
         list[str] | None, for_worker("--gpu-model", metavar="NAME", help="A part of the GPU's name: h100.")
     ] = None
+    image: Annotated[
+        str | None,
+        for_program(
+            "--image",
+            metavar="IMAGE",
+            help="Run it in a container of this image; what stands behind -- is what the image is run with.",
+        ),
+    ] = None
+    mount: Annotated[
+        list[str] | None,
+        for_program(
+            "--mount",
+            metavar="HOST[:PATH][:ro]",
+            help="With --image: show a folder of the node, at PATH, to be read alone with :ro. The node's site says "
+            "which ones it allows.",
+        ),
+    ] = None
+    image_secret: Annotated[
+        str | None,
+        for_program(
+            "--image-secret",
+            metavar="NAME",
+            help="With --image: the secret of yours that its registry takes, USER:PASSWORD; see gpuctl secret.",
+        ),
+    ] = None
     node_gpu_ids: Annotated[
         str | None, for_worker("--node-gpu-ids", metavar="PINS", help='Exactly these GPUs: "node001:0,1".')
     ] = None
@@ -106,6 +131,16 @@ class ProgramOptions:
             "--port-env",
             metavar="NAME",
             help='The variable that tells it its port, PORT by default; "$PORT" in its arguments is the port, too.',
+        ),
+    ] = None
+    port: Annotated[
+        int | None,
+        for_program(
+            "--port",
+            metavar="N",
+            min=1,
+            max=65_535,
+            help="With --image: the port on which it listens in its container; by default the one that it is told.",
         ),
     ] = None
     ready: Annotated[

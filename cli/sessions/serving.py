@@ -61,6 +61,7 @@ def program_of(
     folder: str,
 ) -> sessions_pb2.Model:
     """The program to serve, as it was typed. Raises INVALID_ARGUMENT with the option."""
+    _check_image(worker, program)
     if worker.model_arg:
         raise invalid("--model-arg", "goes with a model's class only", next_step="Write it behind the program.")
     if turns != replace(TurnOptions(), idle=turns.idle, access=turns.access):
@@ -75,10 +76,12 @@ def program_of(
 
 
 def _add_program(model: sessions_pb2.Model, argv: Sequence[str], program: ProgramOptions, turns: TurnOptions) -> None:
+    model.http.SetInParent()  # with an image there may be nothing to say of it
     model.exclusive_group = _group_of(program)
     model.limits.access = _access_of(turns)
     model.http.argv.extend(argv)
     model.http.port_env = program.port_env or ""
+    model.http.port = program.port or 0
     model.http.ready_path = program.ready or ""
     model.http.concurrency = program.concurrency or 0
     model.http.target_concurrency = program.target_concurrency or 0
@@ -100,6 +103,8 @@ def _with_workers(name: str, worker: WorkerOptions, environment: Mapping[str, st
     options = JobOptions(**{name: value for name, value in asdict(worker).items() if name in asked})
     spec = spec_of(options, program, environment, folder)
     spec.ClearField("trace_context")
+    if worker.image is not None:
+        spec.ClearField("argv")  # its node's own gpufleet is run beside the container
     return sessions_pb2.Model(name=name, worker=spec, min_workers=least, max_workers=most)
 
 
@@ -107,6 +112,15 @@ def _program_of_a_worker(worker: WorkerOptions) -> list[str]:
     # The interpreter that runs gpuctl is the one that has gpufleet, and, in a project's environment, what the model
     # needs. -P: the folder is searched last, by the worker itself.
     return [worker.python or sys.executable, "-P", "-m", "gpufleet.inference"]
+
+
+def _check_image(worker: WorkerOptions, program: ProgramOptions) -> None:
+    """Raises INVALID_ARGUMENT with the option for what goes with an image alone, or with none."""
+    if worker.image is None and program.port is not None:
+        step = "Add --image IMAGE, or leave it out and let the program listen on '$PORT'."
+        raise invalid("--port", "it is the port in a container, and there is none", next_step=step)
+    if worker.image is not None and worker.python is not None:
+        raise invalid("--python", "does not go with --image, which has its own", next_step="Leave out one of them.")
 
 
 def _group_of(program: ProgramOptions) -> str:
@@ -193,6 +207,7 @@ OPTION_OF_LIMIT = {
 OPTION_OF_PROGRAM = {
     "argv": "PROGRAM",
     "port_env": "--port-env",
+    "port": "--port",
     "ready_path": "--ready",
     "concurrency": "--concurrency",
     "target_concurrency": "--target-concurrency",
@@ -230,10 +245,13 @@ def request_of(
     if update:
         numbers = sessions_pb2.Model(name=called, limits=limits_of(turns))
         return sessions_pb2.ServeModelRequest(model=numbers, in_place=in_place)
+    if worker.image is not None and (predict != PredictOptions() or (":" in model and not argv)):
+        step = "Serve a program of the image by a name: gpuctl serve chat --image IMAGE --port 8000"
+        raise invalid("--image", "a class runs by an interpreter of its nodes, not from an image", next_step=step)
     if predict != PredictOptions():
         arguments_of(worker.model_arg or ())
         argv, program, worker = as_program(model, called, argv, program, worker, predict)
-    if argv:
+    if argv or worker.image is not None:
         wanted = program_of(called, argv, program, worker, turns, os.environ, working_folder())
     elif program != ProgramOptions():
         example = f"gpuctl serve {called} --ready /health -- python -m my.server --port '$PORT'"
@@ -279,7 +297,7 @@ def serve_model(settings: Settings, request: sessions_pb2.ServeModelRequest, *, 
 async def _serve(settings: Settings, request: sessions_pb2.ServeModelRequest, *, waits: bool) -> int:
     async with connected_async(settings) as client:
         is_update = request.HasField("update_mask")
-        is_new = not is_update and bool(request.model.entry_point or request.model.http.argv)
+        is_new = not is_update and (bool(request.model.entry_point) or request.model.HasField("http"))
         if not is_new:
             # A name that is spelled wrong must not become a model of its own.
             known = await _model(client, request.model.name)

@@ -20,6 +20,9 @@ PATHS = {
     "python": "worker.argv",
     "cwd": "worker.cwd",
     "env": "worker.env",
+    "image": "worker.container.image",
+    "mount": "worker.container.mounts",
+    "image_secret": "worker.container.image_secret",
     "secret": "worker.secrets",
     "gpus": "worker.devices",
     "gpu_share": "worker.devices",
@@ -36,6 +39,7 @@ PATHS = {
     "band": "worker.band",
     "preemptible": "worker.is_preemptible",
     "port_env": "http.port_env",
+    "port": "http.port",
     "ready": "http.ready_path",
     "concurrency": "http.concurrency",
     "target_concurrency": "http.target_concurrency",
@@ -47,6 +51,9 @@ PATHS = {
     "access": "limits.access",
 }
 """Which field of a program an option changes."""
+
+UNSAID_IMAGE = "unsaid"
+"""Stands for the image that there is while what is typed is read; it is not among the fields that change."""
 
 OF_DEVICES = ("gpus", "gpu_share", "min_memory", "gpu_model", "allow_busy")
 
@@ -88,6 +95,8 @@ def worker_changes(
     is_uncounted = worker.gpus is None and worker.node_gpu_ids is None and any(options[name] for name in OF_DEVICES)
     if is_uncounted:
         options["gpus"] = 1
+    # So may what else its container has: there is an image already.
+    options["image"] = worker.image or UNSAID_IMAGE if worker.mount or worker.image_secret else worker.image
     spec = spec_of(JobOptions(**options), python, environment, folder)
     if is_uncounted:
         spec.devices[0].ClearField("count")

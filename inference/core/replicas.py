@@ -5,8 +5,6 @@ Rule: docs/rules/sessions.md 3.13.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -151,9 +149,3 @@ class Replica:
         assert self._drained_us is not None
         latest_us = self._drained_us + DRAIN_US_MAX
         return latest_us if self._connections else min(max(self._drained_us, self._quiet_us) + QUIET_US, latest_us)
-
-
-def with_port(argv: Sequence[str], variable: str, port: int) -> tuple[str, ...]:
-    """The words of a command with the port in place of `$VARIABLE` and `${VARIABLE}`."""
-    names = re.compile(rf"\$(?:{re.escape(variable)}(?![A-Za-z0-9_])|\{{{re.escape(variable)}\}})")
-    return tuple(names.sub(str(port), word) for word in argv)

@@ -5,6 +5,7 @@ Read `inference/core/replicas.py` first: what a replica is, and when it is told 
     options.py         its flags
     shim.py            the replica as its scheduler knows it: reports, drain, stop, and what holds the parts together
     child.py tied.py   the program: its group, its environment, its port; it ends when the shim does
+    contained.py       a program in a container, which an agent has made
     readiness.py       whether it is well
     splicing.py        the endpoint: the key, then bytes both ways
 

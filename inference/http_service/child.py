@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,15 +19,8 @@ from gpufleet.security.tokens import TOKEN_VARIABLE
 
 from ..options import SECRET_VARIABLE
 
-LOOPBACK = "127.0.0.1"
-
 SECRETS = frozenset({SECRET_VARIABLE, TOKEN_VARIABLE})
 """In the environment of the shim and not of the program: who has these speaks for the worker. The job's own stays."""
-
-PORT_FIRST, PORT_LAST = 10_240, 19_999
-"""Programs are given ports below those that systems give to whoever asks for any: nobody takes one by chance."""
-
-PORTS_TRIED_MAX = 1_000
 
 TIED = Path(__file__).with_name("tied.py")
 
@@ -138,24 +129,3 @@ def check_program(name: str, path: str | None = None) -> None:
     else:
         why, step = f"there is no program {name} at {Path.cwd()}", "Install it on the nodes, or give its path there."
     raise GpufleetError(Reason.PROGRAM_FAILED, why, next_step=step)
-
-
-def choose_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on. Raises PORT_TAKEN when there is none."""
-    for _ in range(PORTS_TRIED_MAX):
-        port = random.randint(PORT_FIRST, PORT_LAST)
-        if not is_port_taken(port):
-            return port
-    raise GpufleetError(Reason.PORT_TAKEN, f"no port of {PORT_FIRST} to {PORT_LAST} is free")
-
-
-def is_port_taken(port: int) -> bool:
-    """Whether somebody listens on this port of 127.0.0.1."""
-    with socket.socket() as trial:
-        if os.name == "posix":  # elsewhere it would mean that a port is shared
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((LOOPBACK, port))
-        except OSError:
-            return True
-    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpufleet.errors import invalid
 
@@ -35,6 +36,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--concurrency", metavar="N", type=int, default=64, help="requests that it takes at a time (default 64)"
     )
+    flags.add_argument(
+        "--container-port", metavar="N", type=int, default=0, help="the port on which it listens in its container"
+    )
+    # What an agent says beside them, which runs the program in a container: PROGRAM only carries that.
+    flags.add_argument("--program-port", type=int, default=0, help=argparse.SUPPRESS)
+    flags.add_argument("--program-state", type=Path, help=argparse.SUPPRESS)
     add_joining_flags(flags, port="default: 8001, or the next free one; 0: any")
     return flags
 
@@ -53,4 +60,8 @@ def read(words: Sequence[str]) -> argparse.Namespace:
         raise invalid("--ready", f'"{given.ready}" is no path such as /health')
     if not 1 <= given.concurrency <= CONCURRENCY_MAX:
         raise invalid("--concurrency", f"must be 1 to {CONCURRENCY_MAX:,}")
+    if (given.program_port == 0) != (given.program_state is None):
+        raise invalid("--program-port", "and --program-state belong together; one of them is missing")
+    if given.container_port and not given.program_port:
+        raise invalid("--container-port", "is for an agent that runs the program in a container")
     return given

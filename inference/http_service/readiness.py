@@ -13,21 +13,40 @@ STATUS_LINE_BYTES_MAX = 1_024
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
 
 
-async def probe(host: str, port: int, path: str) -> str:
-    """Why the program is not well, in a clause; empty where it is. Without a path an open port is enough."""
-    what = f"GET {path}" if path else f"{host}:{port}"
+HANGS_UP_S = 0.2
+"""Who forwards a port takes connections for a program that does not listen, and has hung up by then."""
+
+
+async def probe(host: str, port: int, path: str, *, forwarded_to: str = "") -> str:
+    """Why the program is not well, in a clause; empty where it is. Without a path an open port is enough.
+
+    `forwarded_to`: the port is forwarded, to this one in words: it is open where a connection stays open.
+    """
+    what = f"GET {path}" if path else forwarded_to or f"{host}:{port}"
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
             try:
                 reader, writer = await asyncio.open_connection(host, port, limit=STATUS_LINE_BYTES_MAX)
             except OSError:
-                return f"waits for {host}:{port} to open"
+                return f"waits for {forwarded_to or f'{host}:{port}'} to open"
             try:
+                if forwarded_to and await _has_hung_up(reader):
+                    return f"waits for {forwarded_to} to open"
                 return await _ask(reader, writer, f"{host}:{port}", path) if path else ""
             finally:
                 writer.transport.abort()
     except TimeoutError:
         return f"{what} does not answer within {ANSWER_S_MAX:g} s"
+
+
+async def _has_hung_up(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(HANGS_UP_S):
+            return not await reader.read(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str) -> str:

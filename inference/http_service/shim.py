@@ -17,13 +17,15 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.net.addresses import Address
+from gpufleet.net.program_ports import LOOPBACK, choose_port, is_port_taken, with_port
 from gpufleet.net.tls import server_context
 from gpufleet.security.tickets import connect_key
 
 from .. import wire
-from ..core.replicas import Act, Phase, Replica, with_port
+from ..core.replicas import Act, Phase, Replica
 from ..joining import Joining, run_linked
-from .child import LOOPBACK, Child, Exit, check_program, choose_port, environment_of, is_port_taken
+from .child import Child, Exit, check_program, environment_of
+from .contained import ContainerOfProgram
 from .readiness import probe
 from .splicing import CONNECTIONS_PER_REQUEST_MAX, SpliceServer
 from .tied import NOT_RUN
@@ -58,6 +60,7 @@ class Shim:
     def __init__(self, given: argparse.Namespace, files: int) -> None:
         check_program(given.program[0])
         self._given = given
+        self._container = None if given.program_state is None else ContainerOfProgram(given)
         self._joining = joining = Joining(given)
         self.start = secrets.token_hex(16)
         self.changed = asyncio.Event()
@@ -144,8 +147,11 @@ class Shim:
 
     def _start(self) -> None:
         given = self._given
-        self.port = choose_port()
-        argv = with_port(given.program, given.port_env, self.port)
+        if self._container is not None:
+            self.port, argv = given.program_port, tuple(given.program)
+        else:
+            self.port = choose_port()
+            argv = with_port(given.program, given.port_env, self.port)
         _log.info("the program's port is %d", self.port)
         try:
             self.child = Child(argv, environment_of(given.port_env, self.port), self._files, self._on_exit)
@@ -158,15 +164,20 @@ class Shim:
 
     async def _probe(self) -> None:
         while True:
-            miss = await probe(LOOPBACK, self.port, self._given.ready)
+            forwarded_to = "" if self._container is None else self._container.port
+            miss = await probe(LOOPBACK, self.port, self._given.ready, forwarded_to=forwarded_to)
             with self._telling():
                 self.replica.probed(miss)
             await asyncio.sleep(self.replica.probe_pause_us / 1e6)
 
     def _on_exit(self, end: Exit) -> None:
         self.child = None
+        if self._container is not None:
+            end = self._container.end(end)
+        # What runs in a container was told its port when that was made, and is not started again at another one.
+        is_taken = self._container is None and is_port_taken(self.port)
         with self._telling():
-            self.replica.exited(end.status, end.how, _now_us(), is_port_taken=is_port_taken(self.port))
+            self.replica.exited(end.status, end.how, _now_us(), is_port_taken=is_taken)
         if self.replica.status is None:
             _log.warning("%s, and somebody else has port %d: it is started again at another one", end.how, self.port)
 

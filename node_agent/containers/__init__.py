@@ -5,6 +5,8 @@
     mounts.py      which folders of the machine a job may be shown
     images.py      images: one pull at a time, and nobody's private one for others
     pulling.py     how far a pull is, in few words: pure
+    running.py     the process that runs one
+    served.py      a replica of a served program: the worker before it
     containers.py  all of it for an attempt, and what nobody has swept
 
 Read `containers.py` first. The keeper then starts a runner as the attempt's process, and ends the container with it

@@ -14,8 +14,7 @@ import logging
 import os
 import secrets
 import shutil
-import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,19 +24,21 @@ from gpufleet.v1 import node_pb2
 
 from gpufleet.devices.device import Device, Vendor
 from gpufleet.devices.host import memory_installed_bytes
-from gpufleet.jobs.runs import InputMode, RankKey
+from gpufleet.jobs.runs import RankKey
+from gpufleet.net.program_ports import choose_port
 
 from ..core.commands import LaunchAttempt
 from ..core.launch import Container, Launch, Refusal, RefusalReason
 from ..isolation.device_nodes import nodes_of
-from ..keeper.containers import runner
 from ..keeper.containers.ending import first_process
 from ..keeper.containers.state import read_state
 from ..keeper.jail import give_all
 from .engine import BY_NODES, ContainerTrouble, Engine, EngineFacts, refusing, said_by
 from .images import PULLS_AT_ONCE_MAX, Images, Tell
-from .making import AGENT_LABEL, ATTEMPT_LABEL, JOB_LABEL, Wanted, request_of
+from .making import AGENT_LABEL, ATTEMPT_LABEL, JOB_LABEL, PublishedPort, Wanted, request_of
 from .mounts import AllowedMount, checked_mount
+from .running import runner_of
+from .served import served_of
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Containers:
         self._seen: EngineFacts | None = None
         self._first: asyncio.Task[None] | None = None
         self._making: set[str] = set()
+        self._ports: dict[str, int] = {}
         self._own = {each.name for each in self._folder.iterdir()} if self._folder.is_dir() else set()
 
     # --- what the node says of itself
@@ -163,12 +165,29 @@ class Containers:
             return trouble.refusal
         return None
 
-    async def made(self, command: LaunchAttempt, launch: Launch, devices: Sequence[Device], files: str) -> Launch:
-        """Make the container of a launch: answers that of its runner. Errors: ContainerTrouble.
+    async def made(
+        self,
+        command: LaunchAttempt,
+        launch: Launch,
+        devices: Sequence[Device],
+        files: str,
+        way: Mapping[str, str],
+    ) -> Launch:
+        """Make the container of a launch: answers that of its runner, or of the worker that is to start that.
 
-        `files` is the folder of its files on this node, empty for none.
+        `files` is the folder of its files on this node, empty for none, and `way` what a worker is told of the way to
+        the scheduler. Errors: ContainerTrouble.
         """
-        return await asyncio.to_thread(self._made, command, launch, devices, files)
+        if not command.serves:
+            return await asyncio.to_thread(self._made, command, launch, devices, files)
+        served = served_of(launch.process.argv)
+        port = self._ports[launch.key.name] = choose_port(set(self._ports.values()))
+        inside = replace(launch, process=served.process_in_container(launch.process, port))
+        published = PublishedPort(in_container=served.container_port, on_loopback=port)
+        made = await asyncio.to_thread(
+            self._made, command, inside, devices, files, published if served.container_port else None
+        )
+        return replace(made, process=served.worker(made.process, port, launch.process.env, way))
 
     def has(self, key: RankKey) -> bool:
         """Whether an attempt has, or had, a container of which something may be left."""
@@ -177,6 +196,7 @@ class Containers:
     async def remove(self, key: RankKey) -> None:
         """Remove what is left of an attempt that is over."""
         await asyncio.to_thread(self._remove, key)
+        self._ports.pop(key.name, None)
 
     async def sweep(self) -> None:
         """Remove what belongs to no attempt that may run: an agent may have died between making and launching."""
@@ -215,7 +235,14 @@ class Containers:
     def _checked(self, mount: Any, facts: EngineFacts) -> Any:
         return checked_mount(mount, self._settings().mounts, (Path(facts.socket), self._data))
 
-    def _made(self, command: LaunchAttempt, launch: Launch, devices: Sequence[Device], files: str) -> Launch:
+    def _made(
+        self,
+        command: LaunchAttempt,
+        launch: Launch,
+        devices: Sequence[Device],
+        files: str,
+        port: PublishedPort | None = None,
+    ) -> Launch:
         assert command.container is not None
         facts, settings, process = self._known(), self._settings(), launch.process
         isolation, own = process.isolation, self._folder / launch.key.name
@@ -260,6 +287,7 @@ class Containers:
                 JOB_LABEL: str(launch.key.job),
             },
             mark=mark,
+            port=port,
         )
         made = self._create(facts, f"gpufleet-{launch.key.name}-{mark[:8]}", request_of(wanted, facts))
         container = Container(
@@ -269,7 +297,7 @@ class Containers:
             has_init=facts.has_init,
             memory_bytes=command.memory_bytes,
         )
-        return replace(launch, process=_runner_of(launch, container, mark))
+        return replace(launch, process=runner_of(launch, container, mark))
 
     def _create(self, facts: EngineFacts, name: str, request: dict[str, Any]) -> str:
         client = self._engine.client(facts.socket)
@@ -334,42 +362,3 @@ def _why_not_made(error: Exception) -> ContainerTrouble | None:
     if "nvidia" in small or "cdi" in small or "device driver" in small:
         return ContainerTrouble(RefusalReason.NO_GPU_CONTAINERS, f"the container engine gives it no GPUs: {said}")
     return ContainerTrouble(RefusalReason.CONTAINER_FAILED, f"the container engine did not make it: {said}")
-
-
-BEGIN = "import sys, importlib; sys.path.append(sys.argv[1]); importlib.import_module(sys.argv[2]).main(sys.argv[3:])"
-
-HOLDS = Path(runner.__file__).resolve().parents[3]
-"""What this program's package lies in: by its own name a runner is found without what says where packages are."""
-
-RUNNER = ".".join(Path(runner.__file__).resolve().with_suffix("").relative_to(HOLDS).parts)
-
-
-def _runner_of(launch: Launch, container: Container, mark: str) -> Any:
-    """The process that runs it: this program's, started without what a runner does not need."""
-    modes = {None: "none", InputMode.PIPE: runner.PIPE, InputMode.TERMINAL: runner.TERMINAL}
-    process = launch.process
-    return replace(
-        process,
-        argv=(
-            sys.executable,
-            "-S",
-            "-E",
-            "-c",
-            BEGIN,
-            str(HOLDS),
-            RUNNER,
-            container.engine,
-            container.id,
-            container.state,
-            modes[process.input],
-            mark,
-        ),
-        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-        cwd="/",
-        isolation=None,
-        group=None,
-        rlimits={},
-        nice=0,
-        output_file="",
-        container=container,
-    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpufleet.devices.device import Device, Vendor
 from gpufleet.jobs.runs import InputMode
+from gpufleet.net.program_ports import LOOPBACK
 
 from ..core.environment import CHOOSES_DEVICES
 from ..core.launch import FILES_PATH, HOME_PATH, Mount
@@ -26,12 +27,25 @@ SHARED_MEMORY_PART = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPort:
+    """A port on which the program listens `in_container`, and that of the node's loopback by which it is reached."""
+
+    in_container: int
+    on_loopback: int
+
+    @property
+    def name(self) -> str:
+        """As the API names it."""
+        return f"{self.in_container}/tcp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A rank's container. `memory_bytes` 0 is no limit; `machine_memory_bytes` is what there is.
 
     `uid` and `gid` are whose process it is, `groups` what else that is of. `files` and `home` are folders of the node,
     shown at their usual paths; empty for none. `nodes` are device nodes by which the devices are used, `devices` what
-    it holds, of which virtual ones have none.
+    it holds, of which virtual ones have none. With a `port` it has a network of its own, and that port is published.
     """
 
     image: str
@@ -53,6 +67,7 @@ class Wanted:
     nodes: Sequence[str]
     labels: Mapping[str, str]
     mark: str
+    port: PublishedPort | None = None
 
 
 def request_of(wanted: Wanted, facts: EngineFacts) -> dict[str, Any]:
@@ -61,7 +76,7 @@ def request_of(wanted: Wanted, facts: EngineFacts) -> dict[str, Any]:
     nvidia = [device.uuid for device in real if device.vendor is not Vendor.AMD]
     return {
         "Image": wanted.image,
-        "Cmd": list(wanted.argv),
+        "Cmd": list(wanted.argv) or None,  # what the image runs by itself
         "Env": [f"{name}={value}" for name, value in sorted(environment_of(wanted, nvidia).items())],
         "User": f"{wanted.uid}:{wanted.gid}",
         "WorkingDir": wanted.cwd,
@@ -73,6 +88,7 @@ def request_of(wanted: Wanted, facts: EngineFacts) -> dict[str, Any]:
         "StdinOnce": wanted.input is not None,
         "Tty": wanted.input is InputMode.TERMINAL,
         "HostConfig": _host_config(wanted, facts, nvidia),
+        **({} if wanted.port is None else {"ExposedPorts": {wanted.port.name: {}}}),
     }
 
 
@@ -104,6 +120,13 @@ def _host_config(wanted: Wanted, facts: EngineFacts, nvidia: Sequence[str]) -> d
     }
     if memory:
         config |= {"Memory": memory, "MemorySwap": memory}
+    if wanted.port is not None:
+        config |= {
+            "NetworkMode": "default",
+            "PortBindings": {wanted.port.name: [{"HostIp": LOOPBACK, "HostPort": str(wanted.port.on_loopback)}]},
+            # Of its own network it may take any port: images listen on 80 without asking who they run as.
+            "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},
+        }
     if facts.is_rootless:
         config["UsernsMode"] = "keep-id"
     if nvidia and facts.nvidia_by == BY_CDI and facts.is_podman:

@@ -228,7 +228,8 @@ class Container:
 
     `engine` is the path of its engine's socket, `state` that of the file where the process writes down how it stands.
     `has_init`: its first process is an init, and its command the child of that. `memory_bytes` is its limit, 0 for
-    none.
+    none. `has_worker`: the process is the worker of a served program, which runs it as its own child; signals are for
+    the worker then, and the exit status is its.
     """
 
     engine: str
@@ -236,6 +237,7 @@ class Container:
     state: str
     has_init: bool = True
     memory_bytes: int = 0
+    has_worker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,11 +221,14 @@ class Supervised:
     def _signal_container(self, number: int, *, is_for_leader: bool = False) -> bool:
         """Signal what it runs in its place, which is no process below it; False where that is not seen here.
 
-        Its runner, which is its own process, then passes the signal on. One that is killed has no time to carry what
-        the container wrote last: so the container is, and the runner a while later, if it is still there.
+        Its runner, which is its own process, then passes the signal on; a worker is what the signal is for, and ends
+        its program itself. One that is killed has no time to carry what the container wrote last: so the container is,
+        and the runner a while later, if it is still there.
         """
         assert self.container is not None, "only what has one is asked"
         if number != signal.SIGKILL:
+            if self.container.has_worker:
+                return False
             return send_signal(self.container, number, is_for_leader=is_for_leader)
         if not kill_container(self.container):
             return False

@@ -214,6 +214,7 @@ def http_proto(http: HttpService | None) -> sessions_pb2.HttpService | None:
         idle=duration(http.idle),
         cpu_model=http.cpu_model,
         gpu_mode=MODES[http.gpu_mode],
+        port=http.port,
     )
 
 

@@ -24,6 +24,7 @@ PATHS = frozenset(
         "http.cpu_model",
         "http.gpu_mode",
         "http.idle",
+        "http.port",
         "http.port_env",
         "http.ready_path",
         "http.target_concurrency",
@@ -33,6 +34,9 @@ PATHS = frozenset(
         "min_workers",
         "worker.argv",
         "worker.band",
+        "worker.container.image",
+        "worker.container.image_secret",
+        "worker.container.mounts",
         "worker.cpus",
         "worker.cwd",
         "worker.devices",
@@ -50,6 +54,8 @@ PATHS = frozenset(
 )
 """What can be changed alone."""
 
+OF_CONTAINER = "worker.container."
+
 
 def asked_of(model: Model) -> sessions_pb2.Model:
     """The request that would serve a program as it is served. Its variables are in it: it is for nobody's eyes."""
@@ -58,6 +64,8 @@ def asked_of(model: Model) -> sessions_pb2.Model:
     for field in OWN_OF_A_WORKER:
         worker.ClearField(field)  # type: ignore[arg-type]
     del worker.argv[len(worker.argv) - len(of_program(model.name, model.http)) :]
+    if worker.HasField("container"):
+        del worker.argv[:]  # the default of any worker, which nobody may name beside one
     worker.band = job_pb2.Band.ValueType(model.band)
     asked = sessions_pb2.Model(
         name=model.name,
@@ -83,6 +91,10 @@ def updated(model: Model, changes: sessions_pb2.Model, mask: FieldMask) -> sessi
         if path not in PATHS:
             step = f"name some of: {', '.join(sorted(PATHS))}"
             raise invalid("update_mask", f"{path[:80]!r} is no field that is changed alone", next_step=step)
+    if model.worker.container is None and any(path.startswith(OF_CONTAINER) for path in mask.paths):
+        # Its folder and its variables are the node's, and would not do in a container.
+        step = "serve it again, as it is to be: with its image, and without update_mask"
+        raise invalid("update_mask", f"{model.name} does not run in a container", next_step=step)
     asked = asked_of(model)
     laid_over = {"worker.env", "worker.secrets", "worker.devices"}
     FieldMask(paths=[path for path in mask.paths if path not in laid_over]).MergeMessage(

@@ -30,6 +30,7 @@ WORKERS_MAX = 1_000
 
 ARGV_MAX = 1_000
 CONCURRENCY_MAX = 10_000
+PORT_MAX = 65_535
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 OWN_VARIABLES = ("GPUFLEET_", "GPUCTL_")
 READY_PATH = re.compile(r"/[!-~]{0,999}")
@@ -59,7 +60,6 @@ UNFIT = (
     ("folder", "a worker is started again for as long as its model is served; put it on its nodes"),
     ("environment", "a worker is started again for as long as its model is served; install what it needs on its nodes"),
     ("results", "a worker is started again for as long as its model is served, and leaves nothing"),
-    ("container", "a worker runs on its nodes as they are, for now"),
     ("files", "a worker is started again for as long as its model is served; put them on its nodes"),
 )
 """Fields of a job that say nothing for a worker, and why."""
@@ -136,6 +136,8 @@ def worker_of(model: sessions_pb2.Model, name: ModelName, http: HttpService | No
         is_set = is_named or (not has_presence and getattr(spec, field) != getattr(default, field))
         if is_set and not (field == "node_count" and spec.node_count == 1):
             raise invalid(f"model.worker.{field}", f"does not fit a worker: {why}", next_step="leave it out")
+    if spec.HasField("container"):
+        _refuse_beside_container(spec, http)
     if http is None:
         arguments = (word for key, value in arguments_of(model) for word in ("--model-arg", f"{key}={value}"))
         served = [entry_point_of(model.entry_point), "--name", name, *arguments]
@@ -154,10 +156,22 @@ def worker_of(model: sessions_pb2.Model, name: ModelName, http: HttpService | No
     return replace(wanted.spec, resources=resources, serves=name, trace_context=""), band
 
 
-def http_of(http: sessions_pb2.HttpService) -> HttpService:
-    """The program that is served, with its defaults."""
+def _refuse_beside_container(worker: job_pb2.JobSpec, http: HttpService | None) -> None:
+    if http is None:
+        raise invalid(
+            "model.worker.container",
+            "does not fit a class, which runs by an interpreter of its nodes",
+            next_step="leave it out, or serve a program from the image: gpuctl serve NAME --image IMAGE --port 8000",
+        )
+    if worker.argv:
+        why = "does not go with a container: its node's own gpufleet is run beside that"
+        raise invalid("model.worker.argv", why, next_step="leave it out; what the image is run with is http.argv")
+
+
+def http_of(http: sessions_pb2.HttpService, *, in_container: bool = False) -> HttpService:
+    """The program that is served, with its defaults. `in_container`: it may be what its image runs by itself."""
     argv = tuple(http.argv)
-    if not argv or len(argv) > ARGV_MAX or not argv[0]:
+    if (not argv and not in_container) or len(argv) > ARGV_MAX or (argv and not argv[0]):
         raise invalid("model.http.argv", f"must be a program and its arguments, {ARGV_MAX:,} at most")
     for word in argv:
         if len(word) > ARGUMENT_CHARS_MAX or "\0" in word:
@@ -170,6 +184,11 @@ def http_of(http: sessions_pb2.HttpService) -> HttpService:
     if http.ready_path and not READY_PATH.fullmatch(http.ready_path):
         step = "begin it with '/', without spaces: /health"
         raise invalid("model.http.ready_path", f"{http.ready_path[:80]!r} is not a path", next_step=step)
+    if not 0 <= http.port <= PORT_MAX:
+        raise invalid("model.http.port", f"is {http.port:,}; it must be 1 to {PORT_MAX:,}, or 0 for the one it is told")
+    if http.port and not in_container:
+        step = 'leave it out, and let the program listen on "$PORT"; or run it in a container'
+        raise invalid("model.http.port", "is a port in a container, and the worker has none", next_step=step)
     concurrency = _counted(http.concurrency, default.concurrency, CONCURRENCY_MAX, "concurrency")
     usual = min(default.target_concurrency, concurrency)
     target = _counted(http.target_concurrency, usual, concurrency, "target_concurrency")
@@ -196,6 +215,7 @@ def http_of(http: sessions_pb2.HttpService) -> HttpService:
         target_concurrency=target,
         cpu_model=http.cpu_model,
         gpu_mode=mode,
+        port=http.port,
         **spans,
     )
 
@@ -210,7 +230,8 @@ def of_program(name: ModelName, http: HttpService) -> list[str]:
     """What is run beside a replica's program, to tell the scheduler how far it is and to let gateways reach it."""
     options = ["--name", name, "--port-env", http.port_env, "--concurrency", str(http.concurrency)]
     ready = ["--ready", http.ready_path] if http.ready_path else []
-    return ["--http-service", *options, *ready, "--", *http.argv]
+    port = ["--container-port", str(http.port)] if http.port else []
+    return ["--http-service", *options, *ready, *port, "--", *http.argv]
 
 
 def limits_of(limits: sessions_pb2.SessionLimits) -> tuple[SessionLimits, tuple[str, ...]]:

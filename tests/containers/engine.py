@@ -25,6 +25,14 @@ import pytest
 
 DEADLINE_SECONDS = 60.0
 IMAGE = "localhost/busybox:1"
+WEB_IMAGE, WEB_PORT = "localhost/web:1", 8000
+"""What runs by itself a web server on this port, which answers `1` for /version."""
+WEB_SERVER = """#!/bin/sh
+mkdir /tmp/www
+echo ${{2:-1}} >/tmp/www/version
+exec httpd -f -p ${{1:-{port}}} -h /tmp/www
+"""
+"""Its program, /bin/web: another port and another version may be said."""
 APPLETS = (
     "sh",
     "echo",
@@ -46,6 +54,7 @@ APPLETS = (
     "nc",
     "tr",
     "head",
+    "httpd",
     "mkdir",
     "test",
     "printf",
@@ -188,7 +197,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple[EngineOfTests, EngineProcess]]:
-    """An engine with the image IMAGE; ended with all its containers."""
+    """An engine with the images IMAGE and WEB_IMAGE; ended with all its containers."""
     runtime = shutil.which("crun") or shutil.which("runc")
     wrapper = folder / "runtime"
     wrapper.write_text(RUNTIME.format(python=sys.executable, runtime=runtime))
@@ -201,7 +210,7 @@ def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple
     engine = EngineOfTests(folder, options, inside)
     process = EngineProcess(engine)
     try:
-        _import_busybox(engine)
+        _import_images(engine)
         process.start()
         yield engine, process
     finally:
@@ -220,7 +229,7 @@ def _end_monitors(folder: Path) -> None:
                     os.kill(int(process.name), signal.SIGKILL)
 
 
-def _import_busybox(engine: EngineOfTests) -> None:
+def _import_images(engine: EngineOfTests) -> None:
     files = engine.folder / "image"
     (files / "bin").mkdir(parents=True)
     busybox = shutil.which("busybox")
@@ -228,11 +237,14 @@ def _import_busybox(engine: EngineOfTests) -> None:
     shutil.copy(busybox, files / "bin" / "busybox")
     for name in APPLETS:
         (files / "bin" / name).symlink_to("busybox")
+    (files / "bin" / "web").write_text(WEB_SERVER.format(port=WEB_PORT))
+    (files / "bin" / "web").chmod(0o755)
     for name in ("tmp", "etc", "work"):
         (files / name).mkdir()
     (files / "tmp").chmod(0o1777)
     (files / "etc" / "not-a-program").write_text("nothing")
     import_image(engine, files, IMAGE, "ENV=FROM_IMAGE=yes", "WORKDIR=/work")
+    import_image(engine, files, WEB_IMAGE, "ENV=PATH=/bin", "CMD=/bin/web")
 
 
 def import_image(engine: EngineOfTests, files: Path, name: str, *changes: str) -> None:

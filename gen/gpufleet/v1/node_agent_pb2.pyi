@@ -1181,7 +1181,10 @@ class Launch(_message.Message):
     spec; empty for none, and for every rank but 0.
     """
     serves: _builtins.str
-    """The model that it is a worker of: the agent tells it where the scheduler is; empty for a batch job."""
+    """The model that it is a worker of: the agent tells it where the scheduler is; empty for a batch job. Where it has a
+    container, argv is "gpuctl worker --http-service FLAG... -- ARG...": the agent runs that worker by its own
+    interpreter beside the container, which is run with the words behind "--", if any.
+    """
     output_file: _builtins.str
     """Absolute path of a file that gets a copy of the rank's output; empty for none. A launch whose file cannot be opened
     is refused (OUTPUT_FILE_UNUSABLE).

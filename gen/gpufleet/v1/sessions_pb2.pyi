@@ -303,8 +303,9 @@ class HttpService(_message.Message):
     IDLE_FIELD_NUMBER: _builtins.int
     CPU_MODEL_FIELD_NUMBER: _builtins.int
     GPU_MODE_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
     port_env: _builtins.str
-    """The variable that tells the program the port to listen on, on 127.0.0.1; PORT by default."""
+    """The variable that tells the program the port to listen on, on 127.0.0.1 unless `port` is set; PORT by default."""
     ready_path: _builtins.str
     """The path that answers 200 to 399 while a replica is well, asked every 2 s; empty: it is well while its port is open."""
     concurrency: _builtins.int
@@ -317,9 +318,15 @@ class HttpService(_message.Message):
     """
     gpu_mode: _job_pb2.GpuMode.ValueType
     """How requests take GPUs that do not say so themselves; GPU_MODE_REQUIRED by default. Others need a cpu_model."""
+    port: _builtins.int
+    """The port on which the program listens in its container, which then has a network of its own; 0, the default: the one
+    that it is told, on its node's network. For a worker with a container alone.
+    """
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The program and its arguments, 1,000 at most. "$PORT", as port_env names it, stands for the port in each of them."""
+        """The program and its arguments, 1,000 at most. "$PORT", as port_env names it, stands for the port in each of them.
+        Where the worker has a container it is what its image is run with, and may be empty: what the image runs by itself.
+        """
 
     @_builtins.property
     def target_wait(self) -> _duration_pb2.Duration:
@@ -341,10 +348,11 @@ class HttpService(_message.Message):
         idle: _duration_pb2.Duration | None = ...,
         cpu_model: _builtins.str = ...,
         gpu_mode: _job_pb2.GpuMode.ValueType = ...,
+        port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "target_wait", b"target_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "concurrency", b"concurrency", "cpu_model", b"cpu_model", "gpu_mode", b"gpu_mode", "idle", b"idle", "port_env", b"port_env", "ready_path", b"ready_path", "target_concurrency", b"target_concurrency", "target_wait", b"target_wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "concurrency", b"concurrency", "cpu_model", b"cpu_model", "gpu_mode", b"gpu_mode", "idle", b"idle", "port", b"port", "port_env", b"port_env", "ready_path", b"ready_path", "target_concurrency", b"target_concurrency", "target_wait", b"target_wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -602,7 +610,8 @@ class Model(_message.Message):
     @_builtins.property
     def worker(self) -> _job_pb2.JobSpec:
         """What one worker needs. Its argv is the program that is the worker, `gpuctl worker` by default; the scheduler adds
-        the entry point and the arguments. Its band is high by default, for everybody; another one is one that the caller
+        the entry point and the arguments; with a container it is empty, and the node's own gpufleet is run beside that.
+        Its band is high by default, for everybody; another one is one that the caller
         has by [policy] bands, or BAND_REFUSED. A worker has one node, and no time limit.
         Where it names no CPUs, it has one, and on virtual GPUs none.
         """

@@ -162,11 +162,12 @@ def end(container: Container, timeout_s: float = REMOVE_S_MAX) -> bool:
 def end_in_container(end: AttemptEnd, container: Container) -> AttemptEnd:
     """The end of an attempt whose own process only ran a container: as if what ran there had been its process.
 
-    An engine tells 128 + N of what signal N has ended, and nobody can tell that from such an exit code. What its own
-    process took of the node is not the job's.
+    An engine tells 128 + N of what signal N has ended, and nobody can tell that from such an exit code. A worker's
+    status is its own: it knows whether the program was to end. What that process took of the node is not the job's.
     """
     state = read_state(container.state)
-    status = end.status if state.exit_code is None else _status_of(state.exit_code)
+    has_own = container.has_worker or state.exit_code is None
+    status = end.status if has_own or state.exit_code is None else _status_of(state.exit_code)
     shortage = Shortage(oom_kills=1, memory_bytes_max=container.memory_bytes) if state.is_out_of_memory else None
     failure = LaunchFailure(state.failure) if state.failure in set(LaunchFailure) else None
     return replace(

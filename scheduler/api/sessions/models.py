@@ -71,7 +71,8 @@ class ModelCalls(Calls):
             _refuse_without_entry_point(wanted)
         else:
             least, most = workers_of(wanted)
-            http = http_of(wanted.http) if wanted.HasField("http") else None
+            in_container = wanted.worker.HasField("container")
+            http = http_of(wanted.http, in_container=in_container) if wanted.HasField("http") else None
             if http is not None and http.cpu_model == name:
                 raise invalid("model.http.cpu_model", "is the program itself", next_step="name another one")
             _refuse_of_a_class(wanted)

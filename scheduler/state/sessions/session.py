@@ -95,7 +95,8 @@ class HttpService:
     where that is empty, while its port is open. It takes `concurrency` requests at a time; there is to be one for each
     `target_concurrency` of them, and one more where a request has waited for `target_wait`. `idle` is how long the last
     ones above the model's fewest stay without a request. `cpu_model` is the program that does the same on CPUs, empty:
-    none; `gpu_mode` is how requests take GPUs that do not say so.
+    none; `gpu_mode` is how requests take GPUs that do not say so. `port` is that on which it listens in its container;
+    0: the one that it is told.
     """
 
     argv: tuple[str, ...]
@@ -107,6 +108,7 @@ class HttpService:
     idle: Span = Span(10 * MINUTE)
     cpu_model: str = ""
     gpu_mode: GpuMode = GpuMode.REQUIRED
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,10 +46,10 @@ def own_engine() -> Iterator[tuple[EngineOfTests, EngineProcess]]:
 
 def runners_of(agent: AgentProcess) -> list[int]:
     """The runners of this agent's containers."""
-    return _with_words(b"keeper.containers.runner", os.fsencode(agent.data))
+    return with_words(b"keeper.containers.runner", os.fsencode(agent.data))
 
 
-def _with_words(*words: bytes) -> list[int]:
+def with_words(*words: bytes) -> list[int]:
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():

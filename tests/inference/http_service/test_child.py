@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ import pytest
 
 from gpufleet.errors import GpufleetError, Reason
 from inference.http_service import child as child_module
-from inference.http_service.child import Child, Exit, check_program, choose_port, environment_of, exit_of, is_port_taken
+from inference.http_service.child import Child, Exit, check_program, environment_of, exit_of
 from tests.inference.serving import WAIT_S_MAX, until
 
 FILES = 300
@@ -213,17 +212,3 @@ def test_a_program_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) 
     (tmp_path / "there").chmod(0o755)
     check_program(f"{tmp_path}/there")
     check_program("sh")
-
-
-def test_a_port_is_chosen_that_nobody_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        taken = listening.getsockname()[1]
-        assert is_port_taken(taken)
-        monkeypatch.setattr(child_module, "PORT_FIRST", taken)
-        monkeypatch.setattr(child_module, "PORT_LAST", taken)
-        with pytest.raises(GpufleetError) as refused:
-            choose_port()
-        assert refused.value.reason is Reason.PORT_TAKEN
-    assert choose_port() == taken

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from inference.core.replicas import (
@@ -17,7 +15,6 @@ from inference.core.replicas import (
     Act,
     Phase,
     Replica,
-    with_port,
 )
 
 S = 1_000_000
@@ -184,19 +181,3 @@ def test_probes_are_frequent_until_it_is_ready_and_also_after_a_second_start() -
     for miss in ("", "a miss", "a miss", "a miss", "a miss"):
         replica.probed(miss)
         assert replica.probe_pause_us == PROBE_US
-
-
-@pytest.mark.parametrize(
-    ("word", "shown"),
-    [
-        ("$PORT", "17"),
-        ("--port=${PORT}", "--port=17"),
-        ("http://127.0.0.1:$PORT/$PORT", "http://127.0.0.1:17/17"),
-        ("$PORTAL ${PORTAL} $PORT_2 $$PORT PORT", "$PORTAL ${PORTAL} $PORT_2 $17 PORT"),
-        ("$HOME", "$HOME"),
-    ],
-)
-def test_the_port_stands_in_arguments_under_the_name_of_its_variable(word: str, shown: str) -> None:
-    assert with_port(["a", word], "PORT", 17) == ("a", shown)
-    renamed: Any = with_port(["a", word.replace("PORT", "LISTEN")], "LISTEN", 17)
-    assert renamed == ("a", shown.replace("PORT", "LISTEN"))

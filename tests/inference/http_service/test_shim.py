@@ -17,11 +17,11 @@ from gpufleet.v1 import sessions_pb2
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.addresses import Address, parse_address
 from gpufleet.net.listening import bound
+from gpufleet.net.program_ports import choose_port
 from gpufleet.security.tickets import connect_key, connect_line
 from gpufleet.security.tokens import make_token
 from inference.core import replicas
 from inference.http_service import options, shim
-from inference.http_service.child import choose_port
 from inference.http_service.shim import Shim
 from inference.worker import DRAINING, FAILED, LOADING, READY
 from tests.inference.http_service.endpoints import Reader, Writer, read_all

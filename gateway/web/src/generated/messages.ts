@@ -1965,9 +1965,10 @@ export interface WorkerInfo {
 export interface HttpService {
   /**
    * The program and its arguments, 1,000 at most. "$PORT", as port_env names it, stands for the port in each of them.
+   * Where the worker has a container it is what its image is run with, and may be empty: what the image runs by itself.
    */
   readonly argv: readonly string[];
-  /** The variable that tells the program the port to listen on, on 127.0.0.1; PORT by default. */
+  /** The variable that tells the program the port to listen on, on 127.0.0.1 unless `port` is set; PORT by default. */
   readonly port_env: string;
   /**
    * The path that answers 200 to 399 while a replica is well, asked every 2 s; empty: it is well while its port is
@@ -1991,6 +1992,11 @@ export interface HttpService {
   readonly cpu_model: string;
   /** How requests take GPUs that do not say so themselves; GPU_MODE_REQUIRED by default. Others need a cpu_model. */
   readonly gpu_mode: GpuMode;
+  /**
+   * The port on which the program listens in its container, which then has a network of its own; 0, the default: the
+   * one that it is told, on its node's network. For a worker with a container alone.
+   */
+  readonly port: number;
 }
 
 /**
@@ -2066,9 +2072,10 @@ export interface Model {
   readonly entry_point: string;
   /**
    * What one worker needs. Its argv is the program that is the worker, `gpuctl worker` by default; the scheduler adds
-   * the entry point and the arguments. Its band is high by default, for everybody; another one is one that the caller
-   * has by [policy] bands, or BAND_REFUSED. A worker has one node, and no time limit. Where it names no CPUs, it has
-   * one, and on virtual GPUs none.
+   * the entry point and the arguments; with a container it is empty, and the node's own gpufleet is run beside that.
+   * Its band is high by default, for everybody; another one is one that the caller has by [policy] bands, or
+   * BAND_REFUSED. A worker has one node, and no time limit. Where it names no CPUs, it has one, and on virtual GPUs
+   * none.
    */
   readonly worker?: JobSpec;
   /** Fewest workers; 0 starts none until somebody waits. */
