@@ -30,9 +30,10 @@ async def probe(host: str, port: int, path: str, *, forwarded_to: str = "") -> s
             except OSError:
                 return f"waits for {forwarded_to or f'{host}:{port}'} to open"
             try:
-                if forwarded_to and await _has_hung_up(reader):
-                    return f"waits for {forwarded_to} to open"
-                return await _ask(reader, writer, f"{host}:{port}", path) if path else ""
+                if path:
+                    return await _ask(reader, writer, f"{host}:{port}", path, forwarded_to)
+                is_closed = bool(forwarded_to) and await _has_hung_up(reader)
+                return f"waits for {forwarded_to} to open" if is_closed else ""
             finally:
                 writer.transport.abort()
     except TimeoutError:
@@ -49,14 +50,17 @@ async def _has_hung_up(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str) -> str:
+async def _ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str, forwarded_to: str
+) -> str:
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode("ascii"))
         line = await reader.readuntil(b"\n")
     except asyncio.LimitOverrunError:
         return f"GET {path} is not answered in HTTP"
     except (asyncio.IncompleteReadError, OSError):
-        return f"GET {path}: the connection was closed without an answer"
+        maybe = f"; maybe nothing listens on {forwarded_to}" if forwarded_to else ""
+        return f"GET {path}: the connection was closed without an answer{maybe}"
     found = STATUS_LINE.fullmatch(line)
     if found is None:
         return f"GET {path} is not answered in HTTP"

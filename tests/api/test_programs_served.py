@@ -62,6 +62,51 @@ async def test_bad_input_names_the_field(admin: Client, http: dict[str, Any], fi
 
 
 @pytest.mark.parametrize(
+    ("http", "worker", "field", "said"),
+    [
+        ({"port": 8000}, None, "model.http.port", "the worker has none"),
+        ({"argv": []}, None, "model.http.argv", "must be a program"),
+        ({"port": 65_536}, {}, "model.http.port", "1 to 65,535"),
+        ({"port": -1}, {}, "model.http.port", "1 to 65,535"),
+        ({"argv": ["", "x"]}, {}, "model.http.argv", "must be a program"),
+        ({}, {"argv": ["sh"]}, "model.worker.argv", "does not go with a container"),
+        ({}, {"output_file": "log"}, "model.worker.output_file", "does not have"),
+        ({}, {"secret": "nobodys"}, "model.worker.container.image_secret", "has no secret 'nobodys'"),
+        (None, {}, "model.worker.container", "does not fit a class"),
+    ],
+)
+async def test_bad_input_about_an_image_names_the_field(
+    admin: Client, http: dict[str, Any] | None, worker: dict[str, Any] | None, field: str, said: str
+) -> None:
+    model = sessions_pb2.Model(name="bad", **program(admin, "bad", **(http or {})))
+    if worker is not None:
+        secret = worker.pop("secret", "")
+        container = job_pb2.ContainerSettings(image="web:1", image_secret=secret)
+        model.worker.CopyFrom(job_pb2.JobSpec(container=container, **worker))
+    if http is None:
+        model.ClearField("http")
+        model.entry_point = "models:Class"
+    error = await refusal(admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model)))
+    assert error.violations[0].field == field, error
+    assert said in error.message and error.next_step
+
+
+async def test_an_image_where_no_node_has_an_engine_is_refused_and_so_is_one_for_a_process(admin: Client) -> None:
+    container = job_pb2.ContainerSettings(image="web:1")
+    model = sessions_pb2.Model(
+        name="image", worker=job_pb2.JobSpec(container=container), http=sessions_pb2.HttpService(port=8000)
+    )
+    error = await refusal(admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model)))
+    assert error.violations[0].field == "model.worker" and "runs no containers" in error.message
+    async with served(admin, "process", **program(admin, "process")):
+        model.name = "process"
+        mask = field_mask_pb2.FieldMask(paths=["worker.container.image"])
+        error = await refusal(admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model, update_mask=mask)))
+        assert (error.violations[0].field, error.reason) == ("update_mask", Reason.INVALID_ARGUMENT)
+        assert "does not run in a container" in error.message and "serve it again" in error.next_step
+
+
+@pytest.mark.parametrize(
     ("beside", "field"),
     [
         ({"entry_point": "models:Class"}, "model.entry_point"),

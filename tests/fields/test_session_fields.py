@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -72,8 +72,12 @@ TYPED: dict[str, Any] = {
     "label": ["a=b"],
     "band": "low",
     "preemptible": True,
+    "image": "busybox:1",
+    "mount": ["/data:/sets:ro"],
+    "image_secret": "hub",
 }
 BESIDE: dict[str, dict[str, Any]] = {each: {"gpus": 1} for each in ("min_memory", "gpu_model", "allow_busy")}
+BESIDE |= {each: {"image": "busybox:1"} for each in ("mount", "image_secret")}
 
 
 @pytest.mark.parametrize("option", [each.name for each in fields(WorkerOptions)])
@@ -111,8 +115,17 @@ SET_BY_THE_SCHEDULER = {
 }
 """Fields of a model that say nothing in a request."""
 
-REFUSED = {*(field for field, _ in UNFIT), "kind", "serves", "gpu_mode", "devices", "no_span", "hidden_fields"}
-"""Where a spec is refused: `no_span`, which a worker has by itself, for GPUs of several nodes."""
+REFUSED = {
+    *(field for field, _ in UNFIT),
+    "container",
+    "kind",
+    "serves",
+    "gpu_mode",
+    "devices",
+    "no_span",
+    "hidden_fields",
+}
+"""Where a spec is refused: `container` with a class; `no_span`, which a worker has, for GPUs of several nodes."""
 
 OF_NO_WORKER = {
     "worker.name": "a worker's job has the name of its model",
@@ -153,10 +166,15 @@ def test_every_field_of_a_program_reaches_the_state_and_its_replicas() -> None:
     values = {"ready_path": "/health", "concurrency": 100, "target_concurrency": 5}
     values["gpu_mode"] = job_pb2.GPU_MODE_PREFERRED
     needs = {"gpu_mode": {"cpu_model": "slow"}}
-    assert not unheard(http_of, base, values=values, needs=needs)
+
+    def read(http: sessions_pb2.HttpService) -> HttpService:
+        return http_of(http, in_container=True)
+
+    assert not unheard(read, base, values=values, needs=needs)
+    worker = job_pb2.JobSpec(container=job_pb2.ContainerSettings(image="busybox:1"))
 
     def started(http: sessions_pb2.HttpService) -> object:
-        return worker_of(sessions_pb2.Model(worker=BASE), ModelName("chat"), http_of(http))
+        return worker_of(sessions_pb2.Model(worker=worker), ModelName("chat"), read(http))
 
     scaling = "how many replicas there are"
     exceptions = dict.fromkeys(("target_concurrency", "target_wait", "idle"), scaling)
@@ -164,11 +182,27 @@ def test_every_field_of_a_program_reaches_the_state_and_its_replicas() -> None:
     assert not unheard(started, base, values=values, needs=needs, exceptions=exceptions)
 
 
+def test_every_field_of_its_container_reaches_a_replica() -> None:
+    base = job_pb2.ContainerSettings(image="busybox:1")
+
+    def heard(container: job_pb2.ContainerSettings) -> object:
+        http = http_of(sessions_pb2.HttpService(port=80), in_container=True)
+        worker = job_pb2.JobSpec(container=container)
+        return worker_of(sessions_pb2.Model(worker=worker), ModelName("chat"), http)
+
+    def of_container(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {path.removeprefix("container."): each for path, each in values.items() if path.startswith("container.")}
+
+    needs = {path: of_container(others) for path, others in of_container(NEEDS).items()}
+    assert not unheard(heard, base, values=of_container(VALUES), needs=needs)
+
+
 @pytest.mark.parametrize("option", [each.name for each in fields(WorkerOptions) if each.name != "model_arg"])
 def test_a_program_of_which_some_is_changed_is_asked_for_as_it_was(option: str) -> None:
     workers = WorkerOptions(**BESIDE.get(option, {}), **{option: TYPED[option]})
     asked = program_of("chat", ["serve", "$PORT"], ProgramOptions(), workers, TurnOptions(), ENVIRONMENT, FOLDER)
-    name, http = ModelName("chat"), http_of(asked.http)
+    name, in_container = ModelName("chat"), asked.worker.HasField("container")
+    http = http_of(asked.http, in_container=in_container)
     worker, band = worker_of(asked, name, http)
     least, most = workers_of(asked)
     model = Model(
@@ -182,7 +216,8 @@ def test_a_program_of_which_some_is_changed_is_asked_for_as_it_was(option: str) 
         exclusive_group="small",
     )
     again = asked_of(model)
-    assert (worker_of(again, name, http_of(again.http)), http_of(again.http)) == ((worker, band), http)
+    http_again = http_of(again.http, in_container=in_container)
+    assert (worker_of(again, name, http_again), http_again) == ((worker, band), http)
     assert (workers_of(again), group_of(again)) == ((least, most), "small")
 
 

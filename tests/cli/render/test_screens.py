@@ -343,6 +343,16 @@ def test_programs_that_share_a_gpu() -> None:
     assert_golden("models_group", text(models_screen([lone, chat, code, draw, rare], NOW, Look(width=None))))
 
 
+def test_programs_of_images() -> None:
+    chat, slow = (sessions_pb2.Model(name=name, min_workers=1) for name in ("chat", "slow"))
+    chat.worker.container.image = "registry.example.com/team/chat:1"
+    chat.http.port = 8000
+    message = "waits for port 8000 of its container to open"
+    chat.workers.add(state=inference_pb2.WORKER_STATE_LOADING, message=message, job_id=15, revision=1)
+    assert_golden("models_image", text(models_screen([chat, slow], NOW, Look(width=None, is_wide=True))))
+    assert all(len(line) <= 80 for line in models_screen([chat, slow], NOW, Look(width=80)))
+
+
 def test_models_that_are_updated() -> None:
     ready, queued = inference_pb2.WORKER_STATE_READY, inference_pb2.WORKER_STATE_QUEUED
     chat = sessions_pb2.Model(name="chat", min_workers=2, revision=3, former_revision=2)

@@ -249,7 +249,7 @@ async def test_no_request_is_lost_while_image_and_arguments_change_and_a_contain
     [
         ("localhost/nothing:1", (), "localhost/nothing:1"),
         (WEB_IMAGE, ("/bin/nothing-here",), "the image has no such program"),
-        (WEB_IMAGE, ("/bin/sh", "-c", "echo no weights; exit 3"), "the program ended with exit code 3"),
+        (WEB_IMAGE, ("/bin/sh", "-c", "echo no weights >&2; exit 3"), "the program ended with exit code 3"),
     ],
 )
 async def test_what_cannot_run_is_said_of_the_model(

@@ -90,3 +90,20 @@ async def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.Monkey
     monkeypatch.setattr(readiness, "ANSWER_S_MAX", 0.05)
     async with answering(b"", then_waits=True) as (port, _):
         assert await probe(HOST, port, "/health") == "GET /health does not answer within 0.05 s"
+
+
+async def test_a_forwarded_port_is_open_where_a_connection_stays() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    inside = "port 80 of its container"
+    server = await asyncio.start_server(hang_up, HOST, 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert await probe(HOST, port, "", forwarded_to=inside) == f"waits for {inside} to open"
+        said = await probe(HOST, port, "/health", forwarded_to=inside)
+        assert said == f"GET /health: the connection was closed without an answer; maybe nothing listens on {inside}"
+    async with answering(b"HTTP/1.1 200 OK\r\n\r\n", then_waits=True) as (port, _):
+        assert await probe(HOST, port, "/health", forwarded_to=inside) == ""
+    async with answering(b"", then_waits=True) as (port, _):
+        assert await probe(HOST, port, "", forwarded_to=inside) == ""

@@ -9,7 +9,7 @@ import pytest
 from gpufleet.devices.device import Device, Vendor
 from gpufleet.jobs.runs import InputMode
 from node_agent.containers.engine import BY_CDI, BY_NVIDIA, EngineFacts
-from node_agent.containers.making import Wanted, request_of
+from node_agent.containers.making import PublishedPort, Wanted, request_of
 from node_agent.core.launch import Mount
 
 DOCKER = EngineFacts(socket="/s", name="docker 28", nvidia_by=BY_NVIDIA)
@@ -97,3 +97,15 @@ def test_it_is_its_users_within_its_limits_and_without_rights() -> None:
 def test_its_input_is_what_its_job_has(mode: InputMode | None, has_input: bool, has_terminal: bool) -> None:
     request = request_of(replace(WANTED, input=mode), DOCKER)
     assert (request["OpenStdin"], request["StdinOnce"], request["Tty"]) == (has_input, has_input, has_terminal)
+
+
+def test_a_port_of_its_own_is_published_on_loopback_alone_and_its_network_is_its_own() -> None:
+    port = PublishedPort(in_container=80, on_loopback=10500)
+    request = request_of(replace(WANTED, port=port, argv=()), DOCKER)
+    config = request["HostConfig"]
+    assert request["ExposedPorts"] == {"80/tcp": {}}
+    assert config["PortBindings"] == {"80/tcp": [{"HostIp": "127.0.0.1", "HostPort": "10500"}]}
+    assert (config["NetworkMode"], config["Sysctls"]) == ("default", {"net.ipv4.ip_unprivileged_port_start": "0"})
+    assert request["Cmd"] is None, "what the image runs by itself"
+    usual = request_of(WANTED, DOCKER)
+    assert usual["HostConfig"]["NetworkMode"] == "host" and "ExposedPorts" not in usual
