@@ -184,9 +184,13 @@ class Containers:
         port = self._ports[launch.key.name] = choose_port(set(self._ports.values()))
         inside = replace(launch, process=served.process_in_container(launch.process, port))
         published = PublishedPort(in_container=served.container_port, on_loopback=port)
-        made = await asyncio.to_thread(
-            self._made, command, inside, devices, files, published if served.container_port else None
-        )
+        try:
+            made = await asyncio.to_thread(
+                self._made, command, inside, devices, files, published if served.container_port else None
+            )
+        except BaseException:
+            self._ports.pop(launch.key.name, None)
+            raise
         return replace(made, process=served.worker(made.process, port, launch.process.env, way))
 
     def has(self, key: RankKey) -> bool:

@@ -166,8 +166,7 @@ def end_in_container(end: AttemptEnd, container: Container) -> AttemptEnd:
     status is its own: it knows whether the program was to end. What that process took of the node is not the job's.
     """
     state = read_state(container.state)
-    has_own = container.has_worker or state.exit_code is None
-    status = end.status if has_own or state.exit_code is None else _status_of(state.exit_code)
+    status = end.status if container.has_worker or state.exit_code is None else _status_of(state.exit_code)
     shortage = Shortage(oom_kills=1, memory_bytes_max=container.memory_bytes) if state.is_out_of_memory else None
     failure = LaunchFailure(state.failure) if state.failure in set(LaunchFailure) else None
     return replace(
