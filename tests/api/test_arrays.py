@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -185,14 +186,19 @@ async def test_a_plain_job_that_failed_is_run_again_as_it_was(admin: Client) -> 
     assert item.reason is Reason.NOT_AN_ARRAY
 
 
-async def test_a_watcher_is_told_of_an_array_and_not_of_its_items(admin: Client) -> None:
+async def test_a_watcher_is_told_of_an_array_and_not_of_its_items(admin: Client, tmp_path: Path) -> None:
     request = scheduler_pb2.WatchRequest(skip_snapshot=True)
+    # Short ones may have begun and ended by the time at which anything is told: the first waits until it was seen.
+    seen = tmp_path / "seen"
+    script = f"[ $GPUFLEET_ARRAY_INDEX != 1 ] || until [ -e {seen} ]; do sleep 0.1; done; exit 1"
     array, told = 0, list[scheduler_pb2.WatchResponse]()
     async for response in admin.stub.Watch(request, timeout=DEADLINE_SECONDS):
         if response.event == scheduler_pb2.WATCH_EVENT_SYNCED:
-            array = await submit(admin, "exit 1", "1-50", cap=2)
+            array = await submit(admin, script, "1-50", cap=2)
         if array and response.HasField("job") and array <= response.job.id <= array + 50:
             told.append(response)
+            if response.job.array_counts.running:
+                seen.touch()
             if response.job.state == FAILED:
                 break
     assert {each.job.id for each in told} == {array} and told[-1].job.array_counts.failed == 50

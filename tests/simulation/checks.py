@@ -122,10 +122,10 @@ class Checks:
             wrong.extend(_differences(state.durable, load(iter(self._store.entities.values()))))
         if wrong:
             raise Broken("; ".join(wrong))
-        self._caps_hold(state)
-        self._given_up_at_once = {}
         for node in self._lost.follow(commit.records):
             self._lost.check_told(self._machines[node], self._store.finished)
+        self._caps_hold(state)
+        self._given_up_at_once = {}
         for record in commit.records:
             match record:
                 case AttemptPlaced(job=job, attempt=attempt):
@@ -192,7 +192,8 @@ class Checks:
             items = state.durable.jobs[array].items
             if items is not None and items.active_max:
                 self._world.met.add("an array with a cap")
-                if live.active > items.active_max:
+                taken_up = sum(item in self._lost.taken_up for item in live.apart)
+                if live.active > items.active_max + taken_up:
                     raise Broken(f"array {array} runs {live.active} of {items.active_max} at a time", array)
         limits = state.limits
         for user in jobs:

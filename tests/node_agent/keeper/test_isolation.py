@@ -198,8 +198,11 @@ async def test_a_fence_ends_an_isolated_attempt_with_all_that_it_has_started(nod
     agent, mark = await node.open(), f"1005.{os.getpid()}"
     text = f"(setsid sleep {mark} >/dev/null 2>&1 &); trap '' TERM; echo ready; while :; do sleep 1000; done"
     limits = Limits(fence_us=FENCE_US_MIN, grace_us=SECOND_US // 10)
-    # The last heartbeat that was acknowledged is so old that little is left until the fence.
-    sent_us = boottime_us() + 2 * SECOND_US - fence_deadline_us(0, FENCE_US_MIN)
+    # The last heartbeat that was acknowledged is so old that until the fence no more is left than some launches take.
+    began_us = boottime_us()
+    await agent.run(isolated(node, 2, "true"))
+    room_us = 2 * SECOND_US + 5 * (boottime_us() - began_us)
+    sent_us = boottime_us() + room_us - fence_deadline_us(0, FENCE_US_MIN)
     launch = replace(isolated(node, 1, text, limits=limits), heartbeat_sent_us=sent_us)
     view = await agent.start(launch)
     await agent.output(view, len("ready\n"))
