@@ -96,6 +96,8 @@ class KeeperConnection:
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
+            if self._writer.is_closing():  # uvloop raises where asyncio says nothing, and no answer would come
+                raise KeeperGone(f"keeper {self.keeper_id} hung up")
             self._writer.write(frame)
             # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the answer.
             async with asyncio.timeout(timeout_s):

@@ -273,8 +273,8 @@ class Checks:
             case ForgetAttempt(key=key):
                 job = self._store.job(key.job)
                 attempt = job.attempt if job is not None else None
-                is_it = attempt is not None and named(attempt) == attempt_of(key)
-                if is_it and attempt is not None and attempt.ranks[key.rank].exit is None:
+                # Of a job that was found one rank is kept; its node's word of others is forgotten.
+                if attempt is not None and attempt.has(key) and attempt.ranks[key.rank].exit is None:
                     raise Broken(f"{key} is forgotten and its end is not stored", key.job)
             case _:
                 pass

@@ -318,6 +318,16 @@ async def test_requests_to_a_killed_keeper_fail_with_keeper_gone(node: Node) -> 
     assert (await agent.death()).attempts[0].key == view.key
 
 
+async def test_a_request_on_a_connection_that_is_being_closed_fails_with_keeper_gone(node: Node) -> None:
+    """uvloop raises an error of its own there, and asyncio none."""
+    agent = await node.open()
+    await agent.start(node.launch(1, "/bin/sleep", "1000"))
+    (connection,) = agent.keepers._roster.connections()
+    connection._writer.close()
+    with pytest.raises(KeeperGone):
+        await connection.request("list")
+
+
 async def test_a_keeper_killed_again_and_again_under_launches_starts_nothing_twice(node: Node) -> None:
     """Every launch that began leaves evidence, whatever the keeper was doing when it was killed."""
     agent = await node.open()
