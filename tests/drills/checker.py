@@ -214,11 +214,15 @@ def one_device(history: History) -> Found:
 
 def _devices_of_processes(history: History) -> Found:
     milli = {(hold.attempt, hold.rank): hold.milli for hold in history.holds}
+    # Of a job that was lost with the history of a gap no hold is stored: what it had is what was asked for.
+    asked = {job: submit.share_milli for submit in history.submits if submit.share_milli for job in submit.jobs}
     by_device: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in history.runs:
         for device in run.devices:
             by_device[run.node, device].append(run)
     for (_, device), runs in by_device.items():
+        for run in runs:
+            milli.setdefault((run.attempt, run.rank), asked.get(run.attempt.job, WHOLE_MILLI))
         yield from _too_much(device, runs, milli)
 
 
@@ -227,7 +231,7 @@ def _too_much(device: str, runs: Iterable[Run], milli: Mapping[tuple[AttemptKey,
     living: list[Run] = []
     for run in sorted(runs, key=lambda each: each.began_ns):
         living = [*(each for each in living if each.seen_ns > run.began_ns), run]
-        has = {(each.attempt, each.rank): milli.get((each.attempt, each.rank), WHOLE_MILLI) for each in living}
+        has = {(each.attempt, each.rank): milli[each.attempt, each.rank] for each in living}
         if sum(has.values()) > WHOLE_MILLI:
             yield f"{' and '.join(map(str, living))} lived at once on {device}", run.attempt.job
             return

@@ -58,13 +58,16 @@ class Submit:
     answers: tuple[int, ...] = ()
     asked_ns: int = 0
     answered_ns: int = 0
-    """When it was asked for, and when it was answered last (CLOCK_BOOTTIME)."""
+    """When it was asked for, and when it was answered first (CLOCK_BOOTTIME): with the numbers of `jobs`."""
 
     refusal: str = ""
     is_requeueable: bool = True
     retries: int = 0
     is_held: bool = False
     has_time_limit: bool = False
+    share_milli: int = 0
+    """Thousandths of a GPU that each of its jobs asks for; 0 is none, or whole ones."""
+
     after: tuple[tuple[int, str], ...] = ()
 
     @property

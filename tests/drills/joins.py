@@ -199,13 +199,27 @@ class Joining:
         agent.inside = self._machines[UNWANTED].inside
         agent.spawn()
         try:
-            if not await self._comes_to(lambda: reason.name in agent.log_text(), REFUSED_SECONDS_MAX):
+            if not await self._is_told(agent, reason, data.name):
                 self.surprises.append(f"{step}, and was not told {reason.name}: {agent.tail()[-1000:]}")
             if await self._node(step.node) is not None:
                 self.surprises.append(f"{step}, and is a node now")
         finally:
             agent.kill()
             await agent.end_keeper()
+
+    async def _is_told(self, agent: AgentProcess, reason: Reason, name: str) -> bool:
+        """Whether the agent is refused so. The time in which no scheduler answers anybody does not count."""
+        left = REFUSED_SECONDS_MAX
+        while left > 0:
+            if reason.name in (said := agent.log_text()):
+                return True
+            if reason is Reason.PERMISSION_DENIED and Reason.TOKEN_INVALID.name in said:
+                # Its token was made in a gap, and is nobody's any more.
+                self._with((await self._token(PATTERN, 1)).secret, name)
+            await self._node(UNWANTED)
+            await asyncio.sleep(AGAIN_SECONDS)
+            left -= AGAIN_SECONDS
+        return False
 
     # --- asking
 

@@ -188,6 +188,7 @@ class Person:
             retries=wish.retries,
             is_held=wish.is_held,
             has_time_limit=bool(wish.time_limit),
+            share_milli=wish.share_milli,
             after=wish.after,
         )
         first: int | None = None

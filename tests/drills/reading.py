@@ -66,7 +66,7 @@ DIARIES, STAMPS, FOLLOWED, LOOT, NOTES = "people", "stamps", "followed", "loot",
 
 def read_history(folder: Path, store_url: str = "") -> History:
     """Everything that a drill left in its folder, and in its database where that is not in the folder."""
-    submits, cancelled, released, followed, surprises = _diaries(folder / DIARIES)
+    submits, cancelled, released, followed, surprises = diaries(folder / DIARIES)
     notes = json.loads((folder / NOTES).read_text()) if (folder / NOTES).exists() else {}
     data = folder / "fleet" / "scheduler"
     jobs, holds, records, damage = _store(store_url or f"sqlite:///{data / 'scheduler.db'}")
@@ -97,9 +97,10 @@ def read_history(folder: Path, store_url: str = "") -> History:
 # --- people
 
 
-def _diaries(
+def diaries(
     folder: Path,
 ) -> tuple[tuple[Submit, ...], frozenset[int], dict[int, int], tuple[Followed, ...], list[str]]:
+    """What people wrote down: submits, what they cancelled and released, what they followed, and what was strange."""
     submits: dict[str, Submit] = {}
     followed: dict[str, Followed] = {}
     cancelled: set[int] = set()
@@ -114,7 +115,9 @@ def _diaries(
                 case "answered":
                     asked = submits[note["request"]]
                     submits[note["request"]] = replace(
-                        asked, answers=(*asked.answers, note["first"]), answered_ns=note["ns"]
+                        asked,
+                        answers=(*asked.answers, note["first"]),
+                        answered_ns=asked.answered_ns or note["ns"],
                     )
                 case "refused":
                     submits[note["request"]] = replace(submits[note["request"]], refusal=note["reason"])
@@ -152,6 +155,7 @@ def _asked(user: str, note: dict[str, Any]) -> Submit:
         retries=note["retries"],
         is_held=note["is_held"],
         has_time_limit=note["has_time_limit"],
+        share_milli=note["share_milli"],
         after=tuple((job, wanted) for job, wanted in note["after"]),
     )
 

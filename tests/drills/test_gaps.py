@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.drills.checker import check
 from tests.drills.gaps import LATE_NS, lost, ran_again, touched
 from tests.drills.history import AttemptKey, Cut, History, Output, Run, StoredJob, StreamKey, Submit
+from tests.drills.reading import diaries
 from tests.drills.restores import FIRST_SECONDS, GAP_SECONDS, LAST_SECONDS, restores
 
 SECOND = 1_000_000_000
@@ -69,6 +72,28 @@ def test_what_ended_long_before_the_copy_is_not_touched() -> None:
     assert {3, 4} <= touched(old)
     alone = replace(old, submits=old.submits[:1], jobs={})
     assert {each.rule for each in check(alone)} == {"one live attempt", "one outcome"}
+
+
+def test_lost_jobs_that_asked_for_parts_of_a_device_may_have_had_it_at_once() -> None:
+    def history(share_milli: int) -> History:
+        submits = tuple(submit(job, 103, 103, share_milli=share_milli) for job in (5, 6))
+        runs = (run(5, 104, 106, devices=("gpu0",)), run(6, 105, 107, devices=("gpu0",)))
+        return replace(PUT_BACK, submits=(*PUT_BACK.submits, *submits), runs=(*PUT_BACK.runs, *runs))
+
+    assert check(history(share_milli=500)) == []
+    for too_much in (600, 0):
+        assert {each.rule for each in check(history(too_much))} == {"put back"}
+
+
+def test_a_submit_was_acknowledged_when_its_first_number_was_told(tmp_path: Path) -> None:
+    asks = {"what": "asks", "ns": 1, "request": "ada-1", "kind": "instant", "count": 1, "items": 0, "active_max": 0}
+    asks |= {"is_requeueable": True, "retries": 0, "is_held": False, "has_time_limit": False, "share_milli": 250}
+    answers = [{"what": "answered", "request": "ada-1", "first": 7 + at, "ns": at, "count": 1} for at in (2, 9)]
+    lines = [json.dumps(each) + "\n" for each in (asks | {"after": []}, *answers)]
+    (tmp_path / "ada.jsonl").write_text("".join(lines))
+    ((read, *others), *_) = diaries(tmp_path)
+    assert not others
+    assert (read.answers, read.answered_ns, read.share_milli) == ((9, 16), 2, 250)
 
 
 BROKEN = {
