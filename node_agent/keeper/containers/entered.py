@@ -38,6 +38,9 @@ BEGUN_S_MAX = 20.0
 ENGINE_SAID_BYTES = 4096
 """An engine tells of a command that it cannot begin in the command's own output, in no more than this."""
 
+KILLED = 128 + signal.SIGKILL
+"""The exit code of a command that was killed, as engines tell it."""
+
 SAYS_NOT_WHY = b"container create failed"
 NOT_BEGUN = (b"OCI ", SAYS_NOT_WHY)
 """What such words hold; a command that did begin may exit with 126 or 127 as well."""
@@ -186,7 +189,7 @@ class StandIn:
             with contextlib.suppress(OSError):
                 told = self._inspected()
                 if not told:
-                    break  # the container has gone, and it with that
+                    return KILLED  # the container has gone, and whatever was in it
                 if not told.get("Running") and (code := told.get("ExitCode")) is not None:
                     return int(code)
             if self._streams.is_seen_alive:

@@ -134,5 +134,21 @@ async def test_run_forwards_ports_as_long_as_it_runs(shared_fleet: Fleet, person
         assert '"nothing" is no port' in run.said
 
 
+async def test_open_has_a_browser_on_the_first_port_once_the_job_answers_there(
+    shared_fleet: Fleet, person: Client, tmp_path: Path
+) -> None:
+    browser, opened, port = tmp_path / "browser", tmp_path / "opened", str(kept_port())
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    job_id = await person.submit("/bin/sh", "-c", f"sleep 1; exec {sys.executable} {SERVER} {port}")
+    words = ("forward", str(job_id), f"{port}:0", "1:0", "--open")
+    async with typed(shared_fleet, *words, environment={"BROWSER": f"{browser} %s"}) as forward:
+        local = (await forward.says(rf"127\.0\.0\.1:(\d+) leads to port {port} of job"))[1]
+        await until("a browser is opened", opened.exists)
+        assert opened.read_text().strip() == f"http://127.0.0.1:{local}/"
+        await person.cancel(job_id)
+        assert await forward.code() == 0
+
+
 async def _is_echoed(port: int) -> bool:
     return await _echoed(port) == b"hello\nbye"
