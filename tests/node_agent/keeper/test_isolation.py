@@ -206,7 +206,7 @@ async def test_a_fence_ends_an_isolated_attempt_with_all_that_it_has_started(nod
     launch = replace(isolated(node, 1, text, limits=limits), heartbeat_sent_us=sent_us)
     view = await agent.start(launch)
     await agent.output(view, len("ready\n"))
-    assert _running(f"sleep\0{mark}")
+    await until(lambda: _running(f"sleep\0{mark}"), "the process in a session of its own")
     end = await agent.end(view)
     assert (end.status, end.stop_cause) == (ExitSignal(signal=signal.SIGKILL), StopCause.FENCED)
     assert not _running(f"sleep\0{mark}")
@@ -240,6 +240,7 @@ async def test_when_the_keeper_is_killed_nothing_of_an_isolated_attempt_is_left(
         isolated(node, 1, f"(env -i setsid sleep {mark} >/dev/null 2>&1 &); echo ready; sleep 1000")
     )
     await agent.output(view, len("ready\n"))
+    await until(lambda: _running(f"sleep\0{mark}"), "the process in a session of its own")
     os.kill(agent.keeper_pid, signal.SIGKILL)
     (lost,) = (await agent.death()).attempts
     assert lost.phase is AttemptPhase.LOST
