@@ -91,9 +91,9 @@ def _unchanged(fleet: gpufleet.Fleet, run: Run) -> list[Row]:
     ]
 
 
-def _first_instruction_ms(fleet: gpufleet.Fleet, stamp: str, **options: Any) -> float:
+def _first_instruction_ms(fleet: gpufleet.Fleet, stamp: str, upload: Path | None = None) -> float:
     began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    job = fleet.submit([stamp], **(options or {"cwd": "/tmp"}))
+    job = fleet.submit([stamp], upload=upload, cwd=None if upload else "/tmp")
     assert job.wait() == 0, job.end
     return (int("".join(job.logs())) - began) / 1e6
 
