@@ -391,7 +391,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
     pytest.fail(f"no sentence of {sorted(wanted)} was read")
 
 
-MEET_THE_RARE = (84, 59, 35, 12)
+MEET_THE_RARE = (119, 69, 33, 5, 18, 76, 181)
 """Lives in which what is rare happens; which ones they are may change with the core, and then it takes longer."""
 
 NOT_MET = {"RankEnded"}
