@@ -23,7 +23,6 @@ WORKER = ("gpuctl", "worker", "--http-service")
 """How the command of such a replica begins; behind it come flags, "--", and what the image is run with."""
 
 PORT_FLAG, VARIABLE_FLAG = "--container-port", "--port-env"
-PORT_MAX = 65_535
 
 TICKET_SECRET_VARIABLE = "GPUFLEET_TICKET_SECRET"
 SECRETS = (TOKEN_VARIABLE, TICKET_SECRET_VARIABLE)

@@ -47,8 +47,10 @@ class Stamps:
     def __init__(self, folder: str, who: str) -> None:
         self._job, self._attempt = os.environ["GPUFLEET_JOB_ID"], os.environ["GPUFLEET_ATTEMPT"]
         rank = os.environ.get("GPUFLEET_NODE_RANK", "0")
-        name = f"{self._job}.{self._attempt}.{rank}.{os.getpid()}"
-        self._file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)  # noqa: PTH118
+        # A number may come twice: in the history that a gap lost, and behind it, perhaps as another account.
+        moment = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        name = f"{self._job}.{self._attempt}.{rank}.{os.getpid()}.{moment}"
+        self._file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)  # noqa: PTH118
         self._writing, self._has_ended = threading.Lock(), False
         devices = os.environ.get("GPUFLEET_VIRTUAL_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.write("began", who, os.uname().nodename, devices or "-")

@@ -329,7 +329,7 @@ def _pieces(store: SegmentedOutputStore, key: Any, stream: Any) -> Iterator[byte
 
 def _runs(folder: Path) -> Iterator[Run]:
     for file in sorted(folder.glob("*")):
-        job, attempt, rank, pid = map(int, file.name.split("."))
+        job, attempt, rank, pid, _ = map(int, file.name.split("."))
         stamps = [line.split() for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         if not stamps:  # ended before its first word
             continue

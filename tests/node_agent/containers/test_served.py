@@ -53,7 +53,7 @@ def test_the_worker_finds_nothing_of_the_jobs_environment_but_who_it_is() -> Non
         "GPUFLEET_JOB_ID": "7",
         "GPUFLEET_ATTEMPT": "1",
     }
-    of_user = {"LD_PRELOAD": "/tmp/mine.so", "PYTHONPATH": "/tmp", "GPUFLEET_TLS_KEY": "/root/key", "HOME": "/h"}
+    of_user = {"LD_PRELOAD": "/tmp/mine.so", "PYTHONPATH": "/tmp", "GPUFLEET_TLS_KEY": "key.pem", "HOME": "/h"}
     job = process("gpuctl", **of_worker, **of_user)
     served = served_of((*BEGIN, *FLAGS, "--", "serve"))
     inside = served.process_in_container(job, 10500)
