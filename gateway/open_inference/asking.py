@@ -11,10 +11,8 @@ from urllib.parse import unquote
 
 from starlette.requests import HTTPConnection
 
-from gpufleet.errors import GpufleetError, Reason
-
-from ..proxy.core.headers import Header, value_of
-from ..proxy.exchange import Client
+from ..proxy.core.headers import Header
+from ..proxy.whole_answer import WholeAnswer
 from .requests import HttpRequest
 from .room import MESSAGE_BYTES_MAX
 
@@ -35,44 +33,19 @@ PASSED = frozenset(
 """Metadata of a call that become headers of the request; the proxy says which of them a program gets."""
 
 
-class Exchange(Client):
+class Exchange(WholeAnswer):
     """The gateway's own side of a request: its body is there as a whole, and so is its answer in the end. Each part of
     the body is let go of when it was sent: `parts` is empty then."""
 
     def __init__(self, request: HTTPConnection, parts: deque[bytes]) -> None:
-        super().__init__(request.scope)
+        super().__init__(request.scope, MESSAGE_BYTES_MAX)
         self._parts = parts
-        self.answer = bytearray()
-        self._headers: list[Header] = []
 
     async def body(self) -> AsyncIterator[bytes]:
         """The request's body."""
         for piece in _pieces(self._parts):
             self.is_body_used = True
             yield piece
-
-    async def begin(self, status: int, headers: list[Header]) -> None:
-        """The answer begins."""
-        self.is_answered, self.status, self._headers = True, status, [*headers, *self.said]
-
-    async def pass_on(self, data: bytes) -> None:
-        """Keep a part of the answer. Raises MESSAGE_TOO_LARGE."""
-        if len(self.answer) + len(data) > MESSAGE_BYTES_MAX:
-            raise GpufleetError(
-                Reason.MESSAGE_TOO_LARGE,
-                f"the answer is longer than {MESSAGE_BYTES_MAX:,} bytes",
-                next_step="Ask for fewer items at once.",
-            )
-        self.answer += data
-
-    async def end(self, data: bytes) -> None:
-        """The last part of the answer. Raises MESSAGE_TOO_LARGE."""
-        await self.pass_on(data)
-        self.ends_by_itself = self.is_whole = True
-
-    def header(self, name: bytes) -> str:
-        """A header of the answer; empty without it."""
-        return value_of(self._headers, name)
 
     @property
     def head_bytes(self) -> int:

@@ -25,6 +25,7 @@ from ..proxy.core.gpu_choice import FELL_BACK_SAID
 from ..proxy.listing import programs_for
 from ..proxy.service import Busy
 from ..proxy.serving import Proxy
+from ..proxy.statistics import REPLICAS_SAID
 from .answers import answer_of, message_of, metadata_of
 from .asking import Exchange, request_for
 from .requests import HttpRequest, path_of, request_in, request_of
@@ -119,19 +120,21 @@ class OpenInference:
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> pb.ModelMetadataResponse:
         """What a replica says that it takes and gives."""
-        return metadata_of(await self._answer_at(request.name, context, path_of(request.name, request.version)))
+        exchange = await self._answered_at(request.name, context, path_of(request.name, request.version))
+        return metadata_of(exchange.answer)
 
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: Any) -> pb.ModelConfigResponse:
         """How a replica says that it takes requests."""
         path = path_of(request.name, request.version, "/config")
-        return pb.ModelConfigResponse(
-            config=message_of(pb.ModelConfig(), await self._answer_at(request.name, context, path))
-        )
+        exchange = await self._answered_at(request.name, context, path)
+        return pb.ModelConfigResponse(config=message_of(pb.ModelConfig(), exchange.answer))
 
     async def ModelStatistics(self, request: pb.ModelStatisticsRequest, context: Any) -> pb.ModelStatisticsResponse:
-        """What a replica says that it has computed."""
-        path = path_of(request.name, request.version, "/stats")
-        return message_of(pb.ModelStatisticsResponse(), await self._answer_at(request.name, context, path))
+        """What all ready replicas say that they have computed; trailing metadata say of how many the sum is."""
+        exchange = await self._answered_at(request.name, context, path_of(request.name, request.version, "/stats"))
+        if of_replicas := exchange.header(REPLICAS_SAID):
+            context.set_trailing_metadata(((REPLICAS_SAID.decode(), of_replicas),))
+        return message_of(pb.ModelStatisticsResponse(), exchange.answer)
 
     async def _infer(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """ModelInfer, whose one message is read once there is room for it."""
@@ -174,12 +177,12 @@ class OpenInference:
             stream = Stream(self.room, caller, address, infer, is_known=bool(user))
             await stream.answer(messages, context)
 
-    async def _answer_at(self, name: str, context: Any, path: bytes) -> bytearray:
-        """What a replica answers at a path. Raises ProgramRefused, and what _asked raises."""
+    async def _answered_at(self, name: str, context: Any, path: bytes) -> Exchange:
+        """What a program answers at a path. Raises ProgramRefused, and what _asked raises."""
         exchange = await self._asked(name, context, path)
         if exchange.status != OK:
             raise _refusal(name, exchange)
-        return exchange.answer
+        return exchange
 
     async def _asked(self, name: str, context: Any, path: bytes, body: HttpRequest | None = None) -> Exchange:
         """A request to a program and its answer. Raises Busy, ReplicaFailed, and what the scheduler refuses."""

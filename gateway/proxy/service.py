@@ -90,6 +90,11 @@ class Service:
         self._number = 0
 
     @property
+    def ready(self) -> list[Upstream]:
+        """Its replicas that take requests."""
+        return list(self._replicas.values())
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for a replica."""
         return len(self._waiting)

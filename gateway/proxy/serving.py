@@ -44,9 +44,11 @@ from .core.gpu_choice import (
 from .core.headers import Header, Origin, as_it_is, has_body, to_program, value_of
 from .core.hosts import NAME
 from .core.request_sums import EndedRequest
+from .core.statistics import asks_for_statistics
 from .counting import Counting
 from .exchange import AsgiClient, Client, Passed, pass_request
 from .service import WAIT_S_MAX, Busy, Service
+from .statistics import pass_statistics
 from .upstream import ReplicaFailed, Upstream
 from .watching import Watching
 from .web_socket import pass_web_socket
@@ -263,7 +265,11 @@ class Proxy:
                 try:
                     if isinstance(client, AsgiClient) and request.scope["type"] == "websocket":
                         return await pass_web_socket(replica, passed, client, request.scope["subprotocols"])
-                    await pass_request(replica, passed, client, is_new=failed is not None)
+                    if asks_for_statistics(passed.method, path):
+                        # There may be none any more by now but the one that this request has.
+                        await pass_statistics(service.name, service.ready or [replica], passed, client)
+                    else:
+                        await pass_request(replica, passed, client, is_new=failed is not None)
                     return None
                 except ReplicaFailed as problem:
                     is_broken = True

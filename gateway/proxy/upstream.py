@@ -34,6 +34,9 @@ KEPT_S_MAX = 1.5
 """How long one waits: shorter than any usual server keeps it (gunicorn 2 s, uvicorn and Node 5 s), so that a request
 seldom meets a connection that is just being closed."""
 
+ASKED_BESIDE_MAX = 8
+"""Requests for statistics that a replica has at a time, beside those of its seats."""
+
 CLOSED = "it closed the connection before it had answered"
 
 PROBES = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -292,6 +295,9 @@ class Upstream(Replica):
         self.context = tls_context(endpoint.target)
         self.is_ready = True
         """Whether it gets requests; one that drains ends once nobody is connected."""
+
+        self.asked_beside = asyncio.Semaphore(ASKED_BESIDE_MAX)
+        """Held by each request for statistics: it takes no seat, and is not to fill the replica either."""
 
         self._kept: deque[_Idle] = deque()
         self._sweeping: asyncio.TimerHandle | None = None

@@ -328,6 +328,23 @@ async def test_a_program_that_has_failed_is_told_at_once() -> None:
         assert not (await stub.ModelReady(pb.ModelReadyRequest(name="m"))).ready
 
 
+async def test_statistics_say_of_how_many_replicas_they_are() -> None:
+    told = says("200 OK", b'{"model_stats": [{"name": "m", "inference_count": 2, "last_inference": 9}]}')
+    async with calling() as (at, stub), program("r1", told) as first, program("r2", told) as second:
+        await at.serve("m", first, second)
+        for others, of_replicas, count in (([second], "2/2", 4), ([], "1/1", 2)):
+            await at.serve("m", first, *others)
+
+            async def is_told() -> bool:
+                call = stub.ModelStatistics(pb.ModelStatisticsRequest(name="m"))
+                (model,) = (await call).model_stats
+                metadata = {key: value for key, value in await call.trailing_metadata()}
+                assert (model.last_inference, metadata["gpufleet-replicas"]) in ((9, "2/2"), (9, "1/1"))
+                return (metadata["gpufleet-replicas"], model.inference_count) == (of_replicas, count)  # noqa: B023
+
+            await until(f"it is of {of_replicas}", is_told)
+
+
 async def test_who_holds_much_is_read_from_once_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "CALLER_BYTES_MAX", 1)
     held = Held()

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -142,6 +143,16 @@ async def at_once():
 asyncio.run(at_once())
 """
 
+STATISTICS = """
+import sys
+import tritonclient.grpc as triton
+
+address, token = sys.argv[1:]
+with triton.InferenceServerClient(address) as client:
+    said = client.get_inference_statistics("counted", headers={"authorization": "Bearer " + token})
+print(*(each.inference_stats.success.count for each in said.model_stats))
+"""
+
 
 def ask(gateway: str, token: str, path: str, body: object = None) -> tuple[int, Any]:
     """The status and the JSON, by a client of the standard library."""
@@ -161,15 +172,16 @@ def tensor(*data: float) -> dict[str, Any]:
     return {"inputs": [{"name": "x", "shape": [len(data) // 2, 2], "datatype": "FP32", "data": list(data)}]}
 
 
-def by_triton(address: str, token: str) -> None:
-    """Run TRITON, which must succeed."""
+def by_triton(program: str, address: str, token: str) -> str:
+    """What a program with Triton's client prints; it must succeed."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", TRITON, address, token],
+        [sys.executable, "-P", "-c", program, address, token],
         capture_output=True,
         text=True,
         timeout=2 * DEADLINE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def gpuctl(stage: Stage, folder: Path, *arguments: str) -> str:
@@ -216,7 +228,7 @@ async def test_a_class_answers_at_the_gateway_and_a_dead_replica_is_replaced(
     with long_lived("a gateway with a port for gRPC"):
         await stage.another_gateway("gateway-grpc", "--grpc-port", "0").address()
     address = (stage.folder / "gateway-grpc" / "listening.grpc").read_text().strip()
-    await asyncio.to_thread(by_triton, address, created.secret)
+    await asyncio.to_thread(by_triton, TRITON, address, created.secret)
 
     # A replica that an item ends costs those who ask at that moment; later requests reach another one.
     status, _ = await asked("/v2/models/scaled/infer", tensor(-9, 0))
@@ -257,3 +269,41 @@ async def test_a_file_of_onnx_is_served_and_asked_through_the_gateway(
 
     assert await asyncio.to_thread(asked, "twice", [np.float32(1), np.float32(-4)]) == [2.0, -8.0]
     await asyncio.to_thread(gpuctl, stage, tmp_path, "serve", "twice", "--stop")
+
+
+async def test_statistics_are_those_of_all_replicas_and_tritons_client_reads_them(
+    stage: Stage, long_lived: Callable[[str], AbstractContextManager[None]], tmp_path: Path
+) -> None:
+    with long_lived("a node with two replicas, and a gateway with a port for gRPC"):
+        await stage.fleet.add_node("n3")
+        await stage.another_gateway("gateway-counting", "--grpc-port", "0").address()
+    address = (stage.folder / "gateway-counting" / "listening.grpc").read_text().strip()
+    (tmp_path / "scaled.py").write_text(CLASS)
+    async with stage.fleet.client() as admin:
+        created = await admin.stub.CreateToken(
+            scheduler_pb2.CreateTokenRequest(user="eve", role=scheduler_pb2.ROLE_USER)
+        )
+    words = ("serve", "scaled:Scaled", "--predict", "--name", "counted", "--min", "2", "--max", "2")
+    await asyncio.to_thread(gpuctl, stage, tmp_path, *words)
+
+    async def asked(path: str, body: object = None) -> Any:
+        status, said = await asyncio.to_thread(ask, stage.gateway, created.secret, f"/m/counted/v2{path}", body)
+        assert status == 200, said
+        return said
+
+    requests_by_pid: Counter[int] = Counter()
+
+    async def both_have_computed() -> bool:
+        said = await asked("/models/counted/infer", tensor(1, 2, 3, 4))
+        requests_by_pid[said["outputs"][1]["data"][0]] += 1
+        return len(requests_by_pid) == 2 and min(requests_by_pid.values()) > 1
+
+    await until("both replicas have computed", both_have_computed)
+    count = requests_by_pid.total()
+    (model,) = (await asked("/models/counted/stats"))["model_stats"]
+    assert (model["name"], model["version"], model["inference_count"]) == ("counted", "1", 2 * count)
+    assert model["inference_stats"]["success"]["count"] == count and model["last_inference"] > 0
+    assert sum(each["compute_infer"]["count"] for each in model["batch_stats"]) == model["execution_count"] == count
+    assert (await asked("/models/stats"))["model_stats"][0]["inference_count"] == 2 * count
+    assert (await asyncio.to_thread(by_triton, STATISTICS, address, created.secret)).split() == [str(count)]
+    await asyncio.to_thread(gpuctl, stage, tmp_path, "serve", "counted", "--stop")

@@ -1249,7 +1249,9 @@ class ModelStatisticsResponse(_message.Message):
     MODEL_STATS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def model_stats(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelStatistics]:
-        """The model; one, as the replica tells."""
+        """The model; one, summed up over the replicas that answered. The trailing metadata gpufleet-replicas
+        say how many these are of how many that are ready, such as 2/3.
+        """
 
     def __init__(
         self,
@@ -1386,7 +1388,7 @@ Global___InferBatchStatistics: _TypeAlias = InferBatchStatistics  # noqa: Y015
 
 @_typing.final
 class ModelStatistics(_message.Message):
-    """ModelStatistics say what a replica has computed since its start."""
+    """ModelStatistics say what a model's ready replicas have computed since their starts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1402,7 +1404,7 @@ class ModelStatistics(_message.Message):
     version: _builtins.str
     """Its version."""
     last_inference: _builtins.int
-    """When the last batch ended, in milliseconds since 1970; 0 where there was none."""
+    """When the last batch of all ended, in milliseconds since 1970; 0 where there was none."""
     inference_count: _builtins.int
     """Items that have a result."""
     execution_count: _builtins.int

@@ -152,7 +152,7 @@ class GRPCInferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ModelStatistics(self, request, context):
-        """ModelStatistics says what one replica of the model has computed since its start.
+        """ModelStatistics says what the model's ready replicas have computed since their starts, as a sum.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

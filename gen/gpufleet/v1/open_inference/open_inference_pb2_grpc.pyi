@@ -59,7 +59,7 @@ class GRPCInferenceServiceStub:
     ModelConfig: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelConfigRequest, _open_inference_pb2.ModelConfigResponse]
     """ModelConfig says how a replica takes requests: its tensors, the most items of a batch, and its device."""
     ModelStatistics: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelStatisticsRequest, _open_inference_pb2.ModelStatisticsResponse]
-    """ModelStatistics says what one replica of the model has computed since its start."""
+    """ModelStatistics says what the model's ready replicas have computed since their starts, as a sum."""
     RepositoryIndex: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.RepositoryIndexRequest, _open_inference_pb2.RepositoryIndexResponse]
     """RepositoryIndex lists the served programs that the caller may use."""
 
@@ -91,7 +91,7 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     ModelConfig: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelConfigRequest, _open_inference_pb2.ModelConfigResponse]  # type: ignore[assignment]
     """ModelConfig says how a replica takes requests: its tensors, the most items of a batch, and its device."""
     ModelStatistics: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelStatisticsRequest, _open_inference_pb2.ModelStatisticsResponse]  # type: ignore[assignment]
-    """ModelStatistics says what one replica of the model has computed since its start."""
+    """ModelStatistics says what the model's ready replicas have computed since their starts, as a sum."""
     RepositoryIndex: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.RepositoryIndexRequest, _open_inference_pb2.RepositoryIndexResponse]  # type: ignore[assignment]
     """RepositoryIndex lists the served programs that the caller may use."""
 
@@ -174,7 +174,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelStatisticsResponse, _abc.Awaitable[_open_inference_pb2.ModelStatisticsResponse]]:
-        """ModelStatistics says what one replica of the model has computed since its start."""
+        """ModelStatistics says what the model's ready replicas have computed since their starts, as a sum."""
 
     @_abc_1.abstractmethod
     def RepositoryIndex(
