@@ -338,7 +338,7 @@ async def test_statistics_say_of_how_many_replicas_they_are() -> None:
             async def is_told() -> bool:
                 call = stub.ModelStatistics(pb.ModelStatisticsRequest(name="m"))
                 (model,) = (await call).model_stats
-                metadata = {key: value for key, value in await call.trailing_metadata()}
+                metadata = dict(await call.trailing_metadata())
                 assert (model.last_inference, metadata["gpufleet-replicas"]) in ((9, "2/2"), (9, "1/1"))
                 return (metadata["gpufleet-replicas"], model.inference_count) == (of_replicas, count)  # noqa: B023
 
