@@ -25,7 +25,7 @@ from .outputs.opening import FOLDER as OUTPUT_FOLDER
 from .restore_mark import read_mark, remove_mark
 from .secret_box import KEY_FILE as SECRETS_KEY_FILE
 from .state.ids import JobId
-from .store.reading import Began, Meta
+from .store.reading import Began, Meta, reached
 from .worker_secrets import KEY_FILE
 
 log = logging.getLogger(__name__)
@@ -138,10 +138,9 @@ def _restored(gap: str) -> GpufleetError:
 
 def is_known(newest_sequence: int, starts: Sequence[Began], known: KnownStore) -> bool:
     """Whether a store holds what is known of it: the start, and all that this had stored by then."""
-    ends = [*(each.begin_sequence for each in starts[1:]), newest_sequence]
-    for began, end in zip(starts, ends, strict=False):
-        if began.lineage == known.lineage:
-            return known.sequence <= end
+    end = reached(newest_sequence, starts, known.lineage)
+    if end is not None:
+        return known.sequence <= end
     return bool(starts) and known.term < starts[0].term  # of so many starts the oldest are not kept
 
 

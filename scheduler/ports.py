@@ -81,6 +81,18 @@ class RecordStore(Protocol):
         """The sequence of the newest record that is stored; 0 for a new store. It does not block."""
         ...
 
+    @property
+    def lineage(self) -> str:
+        """This opening's lineage: no other one ever has it, also of a copy that was put back."""
+        ...
+
+    def reached(self, lineage: str) -> int | None:
+        """The newest record that this store had when the start of a lineage ended, or has now where that is this one.
+
+        None where it knows no such start. It does not block.
+        """
+        ...
+
     def finished_job(self, job: JobId) -> Job | None:
         """A job that has ended, or None."""
         ...
@@ -104,11 +116,6 @@ class Store(RecordStore, Protocol):
     @property
     def term(self) -> int:
         """This opening's term: higher than that of every opening before it."""
-        ...
-
-    @property
-    def lineage(self) -> str:
-        """This opening's lineage: no other one ever has it, also of a copy that was put back."""
         ...
 
     def newest_instant(self) -> Instant:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpufleet.telemetry.logs import fields
 
+from ..ports import RecordStore
 from ..state.units import Instant
 
 log = logging.getLogger(__name__)
@@ -140,10 +141,19 @@ def unsqueezed(blob: bytes, size: int, bytes_max: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """Up to which record of the store a file counts, and since when all is counted."""
+    """Up to which record of the store a file counts, as the start of a lineage has counted it, and since when all is
+    counted. The lineage is empty in a file of before it was noted."""
 
     sequence: int
     known_since: Instant
+    lineage: str
+
+    def is_of(self, store: RecordStore) -> bool:
+        """Whether the store has the records that are counted: a copy that was put back gives their numbers again."""
+        if not self.lineage:
+            return self.sequence <= store.newest_sequence()
+        reached = store.reached(self.lineage)
+        return reached is not None and self.sequence <= reached
 
 
 class SeriesFile:
@@ -186,8 +196,23 @@ class SeriesFile:
                 self._connection = open_to_read(self.path, self._version)
             else:
                 self._connection = open_or_move_aside(self.path, self._schema, self._version)
+                self._made(self._connection)
             self._identity = _identity(self.path)
         return self._connection
+
+    def _made(self, connection: sqlite3.Connection) -> None:
+        """Bring the tables of a file that a writer has opened up to date."""
+
+
+ACCOUNTED = """
+CREATE TABLE IF NOT EXISTS accounted (
+    id INTEGER PRIMARY KEY CHECK (id = 1), sequence INTEGER NOT NULL, known_since_us INTEGER NOT NULL,
+    lineage TEXT NOT NULL DEFAULT ''
+);
+"""
+"""What a CountedFile has beside its own tables."""
+ADD_LINEAGE = "ALTER TABLE accounted ADD COLUMN lineage TEXT NOT NULL DEFAULT ''"
+"""For files of before they noted one."""
 
 
 class CountedFile(SeriesFile):
@@ -195,17 +220,22 @@ class CountedFile(SeriesFile):
 
     def accounted(self) -> Accounted | None:
         """Up to where records are counted; None in a new file."""
-        row = self._opened().execute("SELECT sequence, known_since_us FROM accounted").fetchone()
-        return None if row is None else Accounted(row[0], Instant(row[1]))
+        row = self._opened().execute("SELECT sequence, known_since_us, lineage FROM accounted").fetchone()
+        return None if row is None else Accounted(row[0], Instant(row[1]), row[2])
+
+    def _made(self, connection: sqlite3.Connection) -> None:
+        columns = connection.execute("PRAGMA table_info(accounted)").fetchall()
+        if not any(name == "lineage" for _, name, *_ in columns):
+            connection.execute(ADD_LINEAGE)
 
     def _note(self, connection: sqlite3.Connection, known: Accounted | None, newest: Accounted) -> None:
         """Note that all up to the newer of two is counted, in a transaction."""
         position = newest
         if known is not None:
             sequence, since = max(newest.sequence, known.sequence), max(newest.known_since, known.known_since)
-            position = Accounted(sequence, since)
-        put = "REPLACE INTO accounted VALUES (1, ?, ?)"
-        connection.execute(put, (position.sequence, position.known_since))
+            position = Accounted(sequence, since, newest.lineage)
+        put = "REPLACE INTO accounted (id, sequence, known_since_us, lineage) VALUES (1, ?, ?, ?)"
+        connection.execute(put, (position.sequence, position.known_since, position.lineage))
 
     def _forget(self, table: str) -> None:
         """Drop all that was counted: it is to be counted anew."""

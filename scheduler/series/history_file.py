@@ -16,7 +16,7 @@ from ..state.units import NEVER, Instant
 from . import held
 from .accounts import AccountedHold, UsageSpan
 from .courses import LEVELS, StoredRow
-from .file import Accounted, CountedFile, squeezed, transaction, unsqueezed
+from .file import ACCOUNTED, Accounted, CountedFile, squeezed, transaction, unsqueezed
 from .points import BAND, DEVICE, Kind
 
 log = logging.getLogger(__name__)
@@ -38,9 +38,7 @@ CREATE TABLE IF NOT EXISTS points (
     entries BLOB NOT NULL, PRIMARY KEY (level, course, begin)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS points_by_end ON points (level, end);
-CREATE TABLE IF NOT EXISTS accounted (
-    id INTEGER PRIMARY KEY CHECK (id = 1), sequence INTEGER NOT NULL, known_since_us INTEGER NOT NULL
-);
+{ACCOUNTED}
 {held.CREATE}
 """
 

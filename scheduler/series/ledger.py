@@ -2,10 +2,13 @@
 
 What ends is a record of the store, and records are numbered. With the holds the file keeps the number up to which they
 are counted, in the same transaction. So what is told twice is counted once, and what was never written (a crash, a full
-disk, a file that was lost) is counted from the store's records when it can be.
+disk, a file that was lost) is counted from the store's records when it can be. A store that was put back gives numbers
+again, for other records: so the file keeps the lineage of the start that has counted, too, and an account of a history
+that the store has not is begun anew (docs/design/lineages.md).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +27,7 @@ from .file import Accounted
 from .history_file import BegunAnew, HistoryFile
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 KINDS = ("AttemptEnded", "ItemsFinished", "JobFinished")
 FIRST_KINDS = ("TokenCreated",)
 """The first record of every store; it goes when the first others do."""
@@ -94,16 +98,18 @@ class Ledger:
         if not self.is_complete.is_set() or self._accounted is None:
             return None
         newest = max(self._accounted.sequence, self._newest)
-        return self.waiting[:], Accounted(newest, self._accounted.known_since), self._accounted.sequence
+        accounted = Accounted(newest, self._accounted.known_since, self._store.lineage)
+        return self.waiting[:], accounted, self._accounted.sequence
 
     def _stored(self, accounted: Accounted) -> None:
         self._accounted = accounted
         self.waiting = [each for each in self.waiting if each[0] > accounted.sequence]
 
     async def _catch_up(self, on_thread: OnThread) -> None:
-        """Count the store's records from where the file knows of; a file of another store is begun anew."""
+        """Count the store's records from where the file knows of; a file of another history is begun anew."""
         accounted = await on_thread(self._file.accounted)
-        if accounted is not None and accounted.sequence > self._store.newest_sequence():
+        if accounted is not None and not accounted.is_of(self._store):
+            log.warning("what was held is counted anew: the store has not the history that was counted")
             await on_thread(self._file.forget_holds)
             accounted = None
         while True:
@@ -112,9 +118,9 @@ class Ledger:
             page = await on_thread(partial(self._store.records_from, KINDS, after, RECORDS_AT_ONCE))
             if accounted is None:
                 first = await on_thread(partial(self._store.records_from, FIRST_KINDS, 0, 1))
-                accounted = Accounted(0, known_since(first, page, self._now(), self._kept()))
+                accounted = Accounted(0, known_since(first, page, self._now(), self._kept()), self._store.lineage)
             holds = await self._holds_of(page, on_thread)
-            accounted = Accounted(page[-1].sequence if page else after, accounted.known_since)
+            accounted = Accounted(page[-1].sequence if page else after, accounted.known_since, self._store.lineage)
             await on_thread(partial(self._file.write_holds, holds, accounted, after))
             if len(page) < RECORDS_AT_ONCE and given_up == self._given_up:
                 break

@@ -5,6 +5,7 @@ is counted from the store's own records, as the account of what jobs held is (le
 """
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from .recorder import WRITE_SECONDS
 from .visits import KINDS, Found, VisitFile
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 RECORDS_WAITING_MAX = 100_000
 """Records that may wait to be written; beyond them they are counted from the store later."""
 READS_MAX = 16
@@ -78,11 +80,12 @@ class VisitLog:
 
     async def _write(self) -> None:
         counted = await self._on_thread(self._file.accounted)
-        is_known = counted is not None and self._stored <= counted.sequence <= self._store.newest_sequence()
+        is_known = counted is not None and self._stored <= counted.sequence and counted.is_of(self._store)
         if not self._is_complete or not is_known:
             await self._catch_up()
         elif self._waiting and counted is not None:
-            await self._store_visits(self._waiting[:], Accounted(self._waiting[-1].sequence, counted.known_since))
+            newest = Accounted(self._waiting[-1].sequence, counted.known_since, self._store.lineage)
+            await self._store_visits(self._waiting[:], newest)
 
     async def _store_visits(self, records: list[StoredRecord], accounted: Accounted) -> None:
         await self._on_thread(partial(self._file.write, records, accounted))
@@ -90,9 +93,10 @@ class VisitLog:
         self._waiting = [each for each in self._waiting if each.sequence > accounted.sequence]
 
     async def _catch_up(self) -> None:
-        """Count the store's records from where the file knows of; a file of another store is begun anew."""
+        """Count the store's records from where the file knows of; a file of another history is begun anew."""
         counted = await self._on_thread(self._file.accounted)
-        if counted is not None and counted.sequence > self._store.newest_sequence():
+        if counted is not None and not counted.is_of(self._store):
+            log.warning("visits are counted anew: the store has not the history that was counted")
             await self._on_thread(self._file.forget)
             counted = None
         self._is_complete = True  # what is committed from here on waits, or is told by the store, or both
@@ -101,8 +105,8 @@ class VisitLog:
             page = await self._on_thread(partial(self._store.records_from, KINDS, after, RECORDS_AT_ONCE))
             if counted is None:
                 first = await self._on_thread(partial(self._store.records_from, FIRST_KINDS, 0, 1))
-                counted = Accounted(0, known_since(first, page, self._now(), self._kept()))
-            counted = Accounted(page[-1].sequence if page else after, counted.known_since)
+                counted = Accounted(0, known_since(first, page, self._now(), self._kept()), self._store.lineage)
+            counted = Accounted(page[-1].sequence if page else after, counted.known_since, self._store.lineage)
             await self._store_visits(page, counted)
             if len(page) < RECORDS_AT_ONCE:
                 return

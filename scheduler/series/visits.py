@@ -19,7 +19,7 @@ from ..state.ids import ModelName
 from ..state.sessions.records import ClaimMissed, SessionEnded, SessionJoined, SessionRequeued, TurnGranted
 from ..state.sessions.session import EndReason
 from ..state.units import Instant, Span
-from .file import Accounted, CountedFile
+from .file import ACCOUNTED, Accounted, CountedFile
 
 FILE = "visits.db"
 VERSION = 1
@@ -29,16 +29,14 @@ VISITS_MAX = 1_000_000
 GIVE_UPS = frozenset({EndReason.LEFT, EndReason.DISCONNECTED, EndReason.CLAIM_TIMEOUT})
 """Who ends so without having had a turn did not want to wait any longer."""
 
-SCHEMA = """
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS visit (
     id INTEGER PRIMARY KEY, model TEXT NOT NULL, person BLOB NOT NULL, joined_us INTEGER NOT NULL,
     granted_us INTEGER, waited_us INTEGER, turns INTEGER NOT NULL DEFAULT 0, turn_us INTEGER NOT NULL DEFAULT 0,
     ended_us INTEGER, reason TEXT
 );
 CREATE INDEX IF NOT EXISTS visit_by_join ON visit (joined_us);
-CREATE TABLE IF NOT EXISTS accounted (
-    id INTEGER PRIMARY KEY CHECK (id = 1), sequence INTEGER NOT NULL, known_since_us INTEGER NOT NULL
-);
+{ACCOUNTED}
 """
 _JOIN = "INSERT OR IGNORE INTO visit (id, model, person, joined_us) VALUES (?, ?, ?, ?)"
 _GRANT = "UPDATE visit SET granted_us = ? WHERE id = ? AND ended_us IS NULL"

@@ -1,6 +1,6 @@
 """From rows to values. A row that cannot be read is named by its table and key."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,12 @@ def only_meta(database: Database) -> Meta:
 def starts(database: Database) -> list[Began]:
     """The starts that the store has seen since there are lineages, oldest first; see STARTS_KEPT."""
     return [Began(*row) for row in rows(database, _STARTS)]
+
+
+def reached(newest_sequence: int, starts: Sequence[Began], lineage: str) -> int | None:
+    """The newest record of a store at the end of the start of a lineage; None where it knows no such start."""
+    ends = [*(each.begin_sequence for each in starts[1:]), newest_sequence]
+    return next((end for began, end in zip(starts, ends, strict=False) if began.lineage == lineage), None)
 
 
 def meta_of(connection: Connection) -> Meta | None:

@@ -68,6 +68,10 @@ class SqlStore:
         """The sequence of the newest record that is stored; 0 for a new store."""
         return self._record_sequence
 
+    def reached(self, lineage: str) -> int | None:
+        """The newest record when the start of a lineage ended, or now; None where there is no such start."""
+        return reading.reached(self._record_sequence, self.starts, lineage)
+
     def load(self) -> Iterator[Entity]:
         """Every live entity. Errors: StoreCorrupt, naming the row; StoreTooNew; StoreUnavailable."""
         yield from reading.entities(self._database, self._codec)

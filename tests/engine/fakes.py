@@ -16,6 +16,7 @@ from scheduler.state.records import SHARED_KINDS, JobQueued, job_of
 from scheduler.state.specs import Outcome
 from scheduler.state.units import SECOND, Instant
 from scheduler.store.errors import StoreUnavailable
+from scheduler.store.reading import Began, reached
 
 BEGIN = Instant(1_000_000 * SECOND)
 BLOCKED_SECONDS_MAX = 120.0
@@ -61,19 +62,22 @@ class FakeStore:
     records: list[StoredRecord] = field(default_factory=list)
     tries: list[Commit] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
+    starts: list[Began] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate.set()
+        self.starts.append(Began(self.term, self.lineage, self.newest_sequence()))
 
     # --- what tests ask
 
-    def reopened(self) -> FakeStore:
-        """What a new start finds: everything committed, in a new term."""
+    def reopened(self, term: int = 0) -> FakeStore:
+        """What a new start finds: everything committed, in a new term, the next one by default."""
         return FakeStore(
-            term=self.term + 1,
+            term=term or self.term + 1,
             entities=dict(self.entities),
             finished=dict(self.finished),
             records=list(self.records),
+            starts=list(self.starts),
         )
 
     def durable(self) -> Durable:
@@ -103,6 +107,9 @@ class FakeStore:
 
     def newest_sequence(self) -> int:
         return self.records[-1].sequence if self.records else 0
+
+    def reached(self, lineage: str) -> int | None:
+        return reached(self.newest_sequence(), self.starts, lineage)
 
     def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
         found = (each for each in self.records if each.sequence > after and type(each.record).__name__ in kinds)

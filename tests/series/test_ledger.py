@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -77,6 +77,7 @@ class Scheduler:
     folder: Path
     store: FakeStore = field(default_factory=FakeStore)
     count: int = 0
+    openings: int = 1
     expected: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
@@ -87,6 +88,18 @@ class Scheduler:
         """A new start: what was in memory is gone."""
         self.file = HistoryFile(self.folder)
         self.ledger = Ledger(self.file, self.view, self.store, lambda: after(BEGIN, YEAR), lambda: YEAR)
+
+    def copy(self) -> tuple[FakeStore, Totals]:
+        """What is stored now, as a start of its own finds it, and what it comes to."""
+        self.openings += 1
+        return self.store.reopened(self.openings), replace(self.expected)
+
+    def put_back(self, store: FakeStore, expected: Totals) -> None:
+        """A start on a copy of the store, of what was so much; the file is that of the store that was lost."""
+        self.file.close()
+        self.openings += 1
+        self.store, self.expected, self.count = store.reopened(self.openings), replace(expected), 0
+        self.start()
 
     def ends(self, *attempts: EndedAttempt, user: str = "alice", outcome: Outcome = Outcome.SUCCEEDED) -> None:
         """A job ends, after these attempts; each is committed by itself."""
@@ -137,7 +150,7 @@ class Scheduler:
         return whole
 
 
-WAYS = ("write", "crash", "stop", "lose the file", "nothing")
+WAYS = ("write", "crash", "stop", "lose the file", "copy the store", "put the copy back", "nothing")
 attempts = st.builds(
     attempt,
     st.just(1),
@@ -160,6 +173,7 @@ def lose(folder: Path) -> None:
 def test_the_sum_over_rows_is_the_sum_of_the_spans_whatever_happens(happened: list[object]) -> None:
     async def run(folder: Path) -> None:
         scheduler = Scheduler(folder)
+        copy = scheduler.copy()
         for each in happened:
             match each:
                 case "write":
@@ -175,6 +189,10 @@ def test_the_sum_over_rows_is_the_sum_of_the_spans_whatever_happens(happened: li
                     scheduler.file.close()
                     lose(folder)
                     scheduler.start()
+                case "copy the store":
+                    copy = scheduler.copy()
+                case "put the copy back":
+                    scheduler.put_back(*copy)
                 case list():
                     scheduler.ends(*each)
         await scheduler.write()
@@ -255,6 +273,47 @@ async def test_a_file_of_a_store_that_is_gone_is_begun_anew(tmp_path: Path) -> N
     other.file.close()
 
 
+async def test_an_account_of_a_history_that_the_store_has_lost_is_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = Scheduler(tmp_path)
+    scheduler.ends(attempt(1, 0, SECOND))
+    copy = scheduler.copy()
+    scheduler.ends(attempt(1, MINUTE, SECOND))
+    scheduler.ends(attempt(1, MINUTE, SECOND))
+    await scheduler.write()
+    scheduler.put_back(*copy)
+    # As many records again, so that their numbers are those that are counted.
+    scheduler.ends(attempt(1, 2 * MINUTE, 7 * SECOND))
+    scheduler.ends(attempt(1, 2 * MINUTE, 11 * SECOND))
+    await scheduler.write()
+    assert scheduler.total().milli_us == (1 + 7 + 11) * SECOND * 1000
+    assert sum("counted anew" in record.message for record in caplog.records) == 1
+    # The next start finds its own history.
+    scheduler.put_back(*scheduler.copy())
+    scheduler.ends(attempt(1, 3 * MINUTE, SECOND))
+    await scheduler.write()
+    assert scheduler.total().milli_us == 20 * SECOND * 1000
+    assert sum("counted anew" in record.message for record in caplog.records) == 1
+    scheduler.file.close()
+
+
+async def test_a_file_of_before_lineages_goes_on(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path)
+    for day in range(3):
+        scheduler.ends(attempt(1, day * DAY, DAY // 2))
+    await scheduler.write()
+    scheduler.file._opened().execute("ALTER TABLE accounted DROP COLUMN lineage")
+    scheduler.file.prune({}, after(BEGIN, DAY))  # what is counted anew would come back
+    scheduler.put_back(*scheduler.copy())
+    scheduler.ends(attempt(1, 3 * DAY, SECOND))
+    await scheduler.write()
+    assert scheduler.total().jobs == 3
+    known = scheduler.file.accounted()
+    assert known is not None and known.lineage == scheduler.store.lineage
+    scheduler.file.close()
+
+
 async def test_waits_loads_and_energy_are_told_of_what_started_and_was_read(tmp_path: Path) -> None:
     scheduler = Scheduler(tmp_path)
     first = attempt(1, 0, 600 * SECOND, load=50.0, devices=2)
@@ -301,8 +360,7 @@ async def test_the_oldest_are_dropped_and_it_is_told_since_when_all_is_known(
         pass
     assert scheduler.total().jobs == 5
     # What was dropped is not counted anew by a new start.
-    scheduler.file.close()
-    scheduler.start()
+    scheduler.put_back(*scheduler.copy())
     await scheduler.write()
     assert scheduler.total().jobs == 5
     scheduler.file.close()

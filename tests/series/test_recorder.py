@@ -190,7 +190,7 @@ async def test_usage_is_not_told_before_it_is_complete(stage: Stage, monkeypatch
     found, known_since = await stage.desk.usage(lambda: list, span, "user", "")
     assert (found, known_since) == ({}, BEGIN)
     # A file that was lost is not taken for one in which nothing was used.
-    stage.recorder.ledger._accounted = Accounted(17, BEGIN)
+    stage.recorder.ledger._accounted = Accounted(17, BEGIN, "")
     with pytest.raises(GpufleetError, match="filled anew"):
         await stage.desk.usage(lambda: list, span, "user", "")
 

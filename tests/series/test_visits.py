@@ -132,6 +132,22 @@ async def test_who_waits_or_plays_at_this_moment_counts_up_to_now(house: House) 
     house.log.close()
 
 
+async def test_visits_of_a_history_that_the_store_has_lost_are_counted_anew(house: House) -> None:
+    house.joined(1, 0)
+    copy = house.store.reopened(7)
+    house.joined(2, SECOND)
+    house.joined(3, SECOND)
+    assert (await house.of()).visits == 3
+    house.log.close()
+    house.store = copy
+    house.start()
+    house.joined(2, DAY, "another")
+    house.ended(1, DAY, EndReason.LEFT)
+    whole = await house.of()
+    assert (whole.visits, whole.ends, len(whole.people)) == (2, {"LEFT": 1}, 2)
+    house.log.close()
+
+
 happenings = st.lists(
     st.one_of(
         st.sampled_from(["write", "crash", "lose the file"]),

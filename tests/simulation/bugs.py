@@ -190,7 +190,7 @@ def the_account_begins_where_the_scheduler_does(plant: pytest.MonkeyPatch) -> No
 
     async def trust(self: Any, on_thread: Any) -> None:
         accounted = await on_thread(self._file.accounted)
-        self._accounted = accounted or Accounted(0, Instant(0))
+        self._accounted = accounted or Accounted(0, Instant(0), self._store.lineage)
         self.is_complete.set()
 
     plant.setattr(Ledger, "_catch_up", trust)

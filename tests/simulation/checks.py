@@ -333,8 +333,7 @@ class Checks:
         wrong.extend(_differences(scheduler.state.durable, load(iter(self._store.entities.values()))))
         if wrong:
             raise Broken("; ".join(wrong))
-        if not self._store.was_put_back:  # the account beside it has what the store lacks
-            scheduler.accounts.check(self._store)
+        scheduler.accounts.check(self._store)
         for key, process in self.processes.items():
             for stream, written in process.written.items():
                 stored = self._outputs.synced_bytes(key, STREAMS[stream])

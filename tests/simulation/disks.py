@@ -20,7 +20,7 @@ from scheduler.state.jobs import Finished, Job, Tally, item_ended_together
 from scheduler.state.records import Record
 from scheduler.state.units import Instant
 from scheduler.store.errors import StoreUnavailable
-from scheduler.store.reading import Began, Meta
+from scheduler.store.reading import Began, Meta, reached
 from tests.simulation.accounts import AccountsDisk
 from tests.simulation.folder import DataFolder
 from tests.simulation.world import Broken, World
@@ -51,7 +51,7 @@ class StoreCopy:
 class SimulatedStore:
     """The tables. One scheduler has them open at a time; each opening has a higher term, and a lineage of its own.
 
-    `folder` is what the data folder beside them knows. `was_put_back`: an older copy has taken their place.
+    `folder` is what the data folder beside them knows.
     """
 
     def __init__(self, world: World) -> None:
@@ -62,7 +62,6 @@ class SimulatedStore:
         self.last_commit = (0, 0)
         self.starts: list[Began] = []
         self._openings = 0
-        self.was_put_back = False
         self.folder = DataFolder()
         self.accounts = AccountsDisk()
         self.entities: dict[EntityKey, Entity] = {}
@@ -96,7 +95,6 @@ class SimulatedStore:
 
     def put_back(self, copy: StoreCopy) -> None:
         """This is all that is stored, and nobody has it open."""
-        self.was_put_back = True
         self.term, self.newest, self.last_commit = copy.term, copy.newest, copy.last_commit
         self.entities, self.finished, self.story = dict(copy.entities), dict(copy.finished), list(copy.story)
         self.starts = list(copy.starts)
@@ -159,6 +157,9 @@ class OpenStore:
 
     def newest_sequence(self) -> int:
         return len(self._disk.story)
+
+    def reached(self, lineage: str) -> int | None:
+        return reached(len(self._disk.story), self._disk.starts, lineage)
 
     def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
         numbered = enumerate(self._disk.story[after:], after + 1)
