@@ -152,7 +152,7 @@ class StandIn:
         self._forward_signals()
         self._tell({} if self._inside is None else {"inside": to_json(self._inside)})
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        self._streams.carry(channel)
+        self._streams.carry(channel, self._is_over)
 
     def _see(self, pid: int) -> None:
         """Know it by its process on this machine, where that is one of the container's."""
@@ -181,6 +181,14 @@ class StandIn:
         rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
         with contextlib.suppress(OSError):
             ask(self._container.engine, "POST", f"/exec/{self._id}/resize?h={rows}&w={columns}")
+
+    def _is_over(self) -> bool:
+        """Whether the engine knows that it runs no more."""
+        try:
+            told = self._inspected()
+        except OSError:
+            return False
+        return not told.get("Running") and (not told or told.get("ExitCode") is not None)
 
     def _ended(self) -> int:
         """Its exit code, once the engine has it."""

@@ -39,7 +39,17 @@ END_S_MAX = 60.0
 SEEN_S_MAX = 2.0
 """How long its first process is looked for, once it was started."""
 
+SETTLED_S = 5.0
+"""How long an engine that has hung up has to hear that the container has ended, where its process is not seen here:
+its streams may be the first to tell, and Podman makes a container that has ended ready anew for who attaches to it.
+"""
+
 PAUSE_S = 0.02
+
+LIVES = frozenset({"running", "paused", "stopping"})
+OVER = frozenset({"exited", "stopped", "dead"})
+READY_ANEW = frozenset({"created", "configured", "initialized"})
+"""Words of engines for how a container is. What is ready although it was started has ended and was made so anew."""
 
 FORWARDED = sorted(
     signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGWINCH, signal.SIGPIPE}
@@ -85,16 +95,9 @@ class Runner:
             detail = f"the container engine does not answer: {problem}"
             self._remove(ContainerState(exit_code=ENGINE_FAILED, failure="CONTAINER_FAILED", detail=detail))
             return ENGINE_FAILED
-        self._note_first_process()
-        while True:
-            if self._input_mode == TERMINAL:
-                self._resize()
-            self._streams.carry(channel)
-            self._note_kills()
-            ended = self._ended()
-            if ended is not None:
-                break
-            channel = self._attached_again()
+        ended = self._carried(channel)
+        while ended is None:
+            ended = self._carried(self._attached_again())
         self._remove(ended)
         return ENGINE_FAILED if ended.exit_code is None else ended.exit_code
 
@@ -115,11 +118,28 @@ class Runner:
         if not answer.is_ok:
             raise not_started(answer.sentence())
 
+    def _carried(self, channel: socket.socket | None) -> ContainerState | None:
+        """Carry its streams, where there are any; then how it ended, None when it lives."""
+        if self._streams.pidfd < 0:
+            self._note_first_process()
+        if channel is not None:
+            if self._input_mode == TERMINAL:
+                self._resize()
+            self._streams.carry(channel, self._is_over)
+        self._note_kills()
+        return self._ended()
+
     def _note_first_process(self) -> None:
         """Find its first process on this machine, and write it down. Where the engine is elsewhere there is none."""
         deadline = time.monotonic() + SEEN_S_MAX
         while time.monotonic() < deadline:
-            pid = int(self._inspected().get("Pid") or 0)
+            try:
+                pid = int(self._inspected().get("Pid") or 0)
+            except Gone:
+                return
+            except OSError:
+                time.sleep(PAUSE_S)
+                continue
             if pid == 0:
                 return  # it has ended already
             stat = look_at(pid)
@@ -159,9 +179,19 @@ class Runner:
 
     # --- its end
 
+    def _is_over(self) -> bool:
+        """Whether the engine knows that it lives no more."""
+        try:
+            return str(self._inspected().get("Status", "")) not in LIVES
+        except Gone:
+            return True
+        except OSError:
+            return False
+
     def _ended(self) -> ContainerState | None:
         """How it ended; None when it lives, and it was the engine that hung up."""
-        deadline = time.monotonic() + END_S_MAX
+        now = time.monotonic()
+        deadline, settled = now + END_S_MAX, now + SETTLED_S
         problem = "the container engine does not say how the container ended"
         while time.monotonic() < deadline or self._streams.is_seen_alive:
             try:
@@ -173,30 +203,27 @@ class Runner:
                 break
             else:
                 status = str(told.get("Status", ""))
-                if status in ("exited", "stopped", "dead") and not self._streams.is_seen_alive:
+                if status in OVER and not self._streams.is_seen_alive:
                     if (found := NOT_RUN_BY_INIT.search(self._streams.last_said)) is not None and told.get("ExitCode"):
                         return _not_run(found[1].decode(errors="replace"))
                     return ContainerState(
                         exit_code=int(told.get("ExitCode") or 0),
                         is_out_of_memory=bool(told.get("OOMKilled")) or self._kills > 0,
                     )
-                if status in ("running", "paused") and (self._streams.pidfd < 0 or self._streams.is_seen_alive):
+                if status in READY_ANEW and not self._streams.is_seen_alive:
+                    break
+                is_unseen = self._streams.pidfd < 0 and time.monotonic() >= settled
+                if status in LIVES and (is_unseen or self._streams.is_seen_alive):
                     return None
             time.sleep(PAUSE_S)
         return ContainerState(exit_code=ENGINE_FAILED, failure="CONTAINER_FAILED", detail=problem)
 
-    def _attached_again(self) -> socket.socket:
-        """It lives on, and its engine was started anew: carry on where that is."""
-        while True:
-            try:
-                return self._attached()
-            except (OSError, NotStarted):
-                time.sleep(PAUSE_S)
-                if self._streams.pidfd >= 0 and not self._streams.is_seen_alive:
-                    left, right = socket.socketpair()
-                    right.close()  # nothing more comes
-                    left.setblocking(False)
-                    return left
+    def _attached_again(self) -> socket.socket | None:
+        """It seems to live, and its engine was started anew: its streams from where that is, None where it has none."""
+        with contextlib.suppress(OSError, NotStarted):
+            return self._attached()
+        time.sleep(PAUSE_S)
+        return None
 
     def _inspected(self) -> dict[str, Any]:
         answer = ask(self._engine, "GET", f"/containers/{self._id}/json")

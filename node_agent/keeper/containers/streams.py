@@ -13,6 +13,9 @@ INPUT_BYTES_MAX = 64 * 1024
 
 PIECE_BYTES = 256 * 1024
 
+LOOK_S = 1.0
+"""How long nothing comes before the engine is asked after a command whose process is not seen here."""
+
 DRAIN_S_MAX = 2.0
 """How long what a dead command wrote last is waited for."""
 
@@ -52,14 +55,21 @@ class Streams:
         poll.register(self.pidfd, select.POLLIN)
         return not poll.poll(0)
 
-    def carry(self, channel: socket.socket) -> None:
-        """Carry until the command's process is dead, it has closed all, or the engine has hung up."""
+    def carry(self, channel: socket.socket, is_over: Callable[[], bool]) -> None:
+        """Carry until the command's process is dead, it has closed all, or the engine has hung up.
+
+        An engine need not hang up: where the process is not seen here, `is_over` says whether it still runs.
+        """
         poll = select.poll()
         watched: dict[int, int] = {}
         with channel:
             while True:
                 self._watch(poll, watched, channel)
-                for fd, _ in poll.poll():
+                ready = poll.poll(None if self.pidfd >= 0 else LOOK_S * 1000)
+                if not ready and is_over():
+                    self.drain(channel)
+                    return
+                for fd, _ in ready:
                     if fd == self.pidfd:
                         self._died()
                         self.drain(channel)
