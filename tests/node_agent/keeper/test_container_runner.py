@@ -1,4 +1,4 @@
-"""A container's runner and an engine that tells of ends late, or never: what no real engine does when it is asked to."""
+"""A container's runner and an engine that tells of ends late, or never: as no real one does."""
 
 from __future__ import annotations
 
