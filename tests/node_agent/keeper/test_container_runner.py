@@ -76,7 +76,11 @@ class Engine(socketserver.ThreadingUnixStreamServer):
 class Call(socketserver.StreamRequestHandler):
     """One call of one connection."""
 
-    server: Engine
+    @property
+    def engine(self) -> Engine:
+        """Whose call it is."""
+        assert isinstance(self.server, Engine)
+        return self.server
 
     def handle(self) -> None:
         words = self.rfile.readline().split()
@@ -89,11 +93,11 @@ class Call(socketserver.StreamRequestHandler):
         if path.endswith("/attach") or path == "/exec/e/start":
             self._carry(is_exec=path == "/exec/e/start")
             return
-        status, answer = self.server.said(method, path)
+        status, answer = self.engine.said(method, path)
         self.wfile.write(b"HTTP/1.0 %d -\r\n\r\n%s" % (status, json.dumps(answer).encode()))
 
     def _carry(self, *, is_exec: bool) -> None:
-        engine = self.server
+        engine = self.engine
         engine.attached += 1
         had_started = engine.has_started.is_set()
         if had_started:
