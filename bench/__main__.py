@@ -26,12 +26,14 @@ from . import (
     standing,
     worker,
 )
+from .peers import compare
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
 
 GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "path": path.measure,
+    "peers": compare.measure,
     "isolation": isolation.measure,
     "containers": isolation.measure_containers,
     "output": output.measure,

@@ -27,8 +27,8 @@ def submit(argv: list[str], count: int = 0) -> scheduler_pb2.SubmitRequest:
     return scheduler_pb2.SubmitRequest(specs=[spec], count=count, request_id=uuid.uuid4().hex)
 
 
-async def first_instruction_ms(fleet: Fleet, stamp: Path, count: int) -> list[float]:
-    """From the submit call to the job's first instruction, one job after the other on an idle fleet."""
+async def first_instruction_ms(fleet: Fleet, stamp: Path, count: int, pause_s: float = 0.0) -> list[float]:
+    """From the submit call to the job's first instruction, one job after the other on an idle fleet, that far apart."""
     times: list[float] = []
     async with fleet.connect() as channel:
         stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
@@ -40,6 +40,7 @@ async def first_instruction_ms(fleet: Fleet, stamp: Path, count: int) -> list[fl
             async for message in stub.StreamOutput(request):
                 data += message.data
             times.append((int(data) - begin) / 1e6)
+            await asyncio.sleep(pause_s)
     return times
 
 
