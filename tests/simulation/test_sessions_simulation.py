@@ -20,8 +20,8 @@ from tests.simulation.session_world import SessionWorld
 from tests.simulation.sessions import LARGE, SERVED, SMALL, Crowd, SessionsOutcome, simulate_sessions
 from tests.simulation.world import Broken
 
-SEEDS = 60
-SERVED_SEEDS = 60
+SEEDS = 40
+SERVED_SEEDS = 40
 BATCH = 20
 LARGE_SEEDS = 2
 CORNER_SEEDS = (22, 14, 49)

@@ -16,7 +16,7 @@ from tests.simulation.bugs import BUGS, Plant
 from tests.simulation.sessions import SERVED, simulate_sessions
 from tests.simulation.simulation import Outcome, Simulation, simulate
 
-SEEDS = 120
+SEEDS = 60
 BATCH = 20
 STEPS_MIN = 2_000
 
