@@ -10,17 +10,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import grpc.aio
 from gpufleet.v1 import inference_pb2, sessions_pb2
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gpufleet.errors import GpufleetError, invalid
+from gpufleet.net.local_stream import Lost
 from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import protocol
+from .carriers import Unreachable
 from .lines import Lines, Place, Response
 from .measures import UNMEASURED, InputTimer, InputTrace, Measures
-from .turn import Turn, Unreachable
+from .turn import Turn
 from .workers import Workers
 
 log = logging.getLogger(__name__)
@@ -313,8 +314,8 @@ class Person:
             log.warning("worker %s of session %s: %s", turn.grant.endpoint, turn.grant.session, problem)
             if self._place is not None:
                 self._lines.worker_is_unreachable(self._place)
-        except grpc.aio.AioRpcError as problem:
-            log.info("the stream of session %s ended: %s", turn.grant.session, problem.details())
+        except Lost as problem:
+            log.info("the stream of session %s ended: %s", turn.grant.session, problem)
             self._tell_break(turn)
             await self._open_again(turn)
         else:

@@ -1,28 +1,21 @@
-"""The way to a worker: one Inference.Stream a turn. Frames pass unread."""
+"""The way to a worker: one stream a turn, whatever carries it. Frames pass unread."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import hmac
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import grpc
-import grpc.aio
-from gpufleet.v1 import inference_pb2, inference_pb2_grpc, sessions_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from gpufleet.v1 import inference_pb2, sessions_pb2
 
+from gpufleet.net.local_stream import Lost
+
+from .carriers import Carrier, Down, GrpcCarrier, Up, local_carrier
 from .protocol import Hello, is_mere_move
 from .workers import Workers
-
-log = logging.getLogger(__name__)
-
-HEALTH_S_MAX = 2.0
-"""How long a worker may take to say that it is well, before it counts as not to be reached."""
 
 INPUTS_WAITING = 1_000
 """Inputs that may wait for a worker that does not take them; the browser is not read from meanwhile."""
@@ -32,16 +25,6 @@ MOVE_INTERVAL_S = 1 / 120
 
 SHOWN_HELD_S = 0.001
 """How long the word that a frame was shown waits for an input to go with: pages say both once a screen refresh."""
-
-CERTIFICATE_REFUSED = "CERTIFICATE_VERIFY_FAILED"
-"""What gRPC says of a server with a certificate that is not the one to be trusted."""
-
-Up = inference_pb2.StreamRequest
-Down = inference_pb2.StreamResponse
-
-
-class Unreachable(Exception):
-    """The worker cannot be reached from here, and its health check failed, too."""
 
 
 class Turn:
@@ -70,7 +53,7 @@ class Turn:
 
         self._under_way = UnderWay()
         self._has_told_break = False
-        self._call: Any = None
+        self._carrier: Carrier | None = None
         self._is_stopped = False
         self._is_over = False
 
@@ -78,8 +61,8 @@ class Turn:
         """Let `run` return, as soon as `take` does."""
         self._is_stopped = self.has_ended = True
         self._no_more()
-        if self._call is not None:
-            self._call.cancel()
+        if self._carrier is not None:
+            self._carrier.cancel()
 
     def broken(self, place_key: str) -> sessions_pb2.StepBroken | None:
         """What was under way on a stream that has broken; None where nothing was, it was ended, or this was asked."""
@@ -142,10 +125,16 @@ class Turn:
             self._holding = asyncio.get_running_loop().call_later(SHOWN_HELD_S, self._wakeup.set)
 
     async def run(self, take: Callable[[Down], Awaitable[None]]) -> None:
-        """Until the turn ends or this stream does. Raises Unreachable, AioRpcError."""
+        """Until the turn ends or this stream does. Errors: Unreachable, Lost."""
         try:
-            async with self._workers.reached(self.grant) as channel:
-                await self._run(channel, take)
+            if (carrier := await local_carrier(self.grant)) is not None:
+                await self._run(carrier, take)
+            else:
+                async with self._workers.reached(self.grant) as channel:
+                    await self._run(GrpcCarrier(channel, self.grant), take)
+        except Lost:
+            if not self._is_stopped:
+                raise
         except asyncio.CancelledError:
             current = asyncio.current_task()
             # A call that is cancelled raises this, too.
@@ -160,11 +149,10 @@ class Turn:
         self._waiting.clear()
         self._room.set()
 
-    async def _run(self, channel: grpc.aio.Channel, take: Callable[[Down], Awaitable[None]]) -> None:
-        call: Any = inference_pb2_grpc.InferenceStub(channel).Stream()
-        self._call = call
+    async def _run(self, carrier: Carrier, take: Callable[[Down], Awaitable[None]]) -> None:
+        self._carrier = carrier
         if self._is_stopped:
-            call.cancel()
+            carrier.cancel()
         opening = inference_pb2.OpenTurn(
             ticket=self.grant.ticket,
             width=self._hello.width,
@@ -175,37 +163,37 @@ class Turn:
         )
         try:
             try:
-                await call.write(Up(open=opening))
-                first: Any = await call.read()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                first = grpc.aio.EOF
-            if first is grpc.aio.EOF:
-                await self._explain(call, channel)
+                await carrier.write(Up(open=opening))
+                first = await carrier.read()
+            except Lost:
+                first = None
+            if first is None:
+                await carrier.explain()
             else:
-                await self._talk(call, first, take)
+                await self._talk(carrier, first, take)
         finally:
-            call.cancel()
+            carrier.cancel()
 
-    async def _talk(self, call: Any, first: Down, take: Callable[[Down], Awaitable[None]]) -> None:
-        writing = asyncio.create_task(self._write(call), name="turn-writer")
+    async def _talk(self, carrier: Carrier, first: Down, take: Callable[[Down], Awaitable[None]]) -> None:
+        writing = asyncio.create_task(self._write(carrier), name="turn-writer")
         try:
-            message: Any = first
-            while message is not grpc.aio.EOF:
+            message: Down | None = first
+            while message is not None:
                 self.has_ended = self.has_ended or (message.HasField("notice") and message.notice.is_end)
                 if message.HasField("frame"):
                     self._under_way.shown(message.frame.input_sequence)
                 elif message.HasField("opened"):
                     self._under_way.opened_s = asyncio.get_running_loop().time()
                 await take(message)
-                message = await call.read()
+                message = await carrier.read()
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, carrier: Carrier) -> None:
         while True:
             while (message := self._next()) is not None:
-                await call.write(message)
+                await carrier.write(message)
             self._wakeup.clear()
             await self._wakeup.wait()
 
@@ -221,24 +209,6 @@ class Turn:
         if len(self._waiting) < INPUTS_WAITING // 2:
             self._room.set()
         return message
-
-    async def _explain(self, call: Any, channel: grpc.aio.Channel) -> None:
-        """Why a stream did not open: a refusal is the worker's word, else its health decides if it is reachable."""
-        code = await call.code()
-        if code is not grpc.StatusCode.UNAVAILABLE:
-            log.info("a turn was not opened: %s", await call.details())
-            return
-        try:
-            health: Any = health_pb2_grpc.HealthStub(channel)
-            await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_S_MAX)
-        except grpc.aio.AioRpcError as problem:
-            raise Unreachable(_why_unreachable(problem.details() or "", self.grant)) from None
-
-
-def _why_unreachable(said: str, grant: sessions_pb2.TurnGrant) -> str:
-    if grant.certificate and CERTIFICATE_REFUSED in said:
-        return "what answers there holds another certificate than the worker told the scheduler; nothing was said to it"
-    return f"it is not reached from here: {said}"
 
 
 STEP_S_MAX = 10.0

@@ -6,7 +6,7 @@ Read `core/inputs.py` and `core/turns.py` first: what the worker decides. `core/
     worker.py turning.py                 what it holds: the model, the turns, and what it says of itself
     stepping.py loading.py               the model's own thread, and how a model is found
     sending.py encoding.py               frames: paced, encoded off the loop, only when they show something new
-    service.py wire.py                   the Inference service, and the only module that knows messages and values
+    service.py streaming.py wire.py      what is served by gRPC and on the local socket; messages and values
     last_words.py                        why it cannot even begin, told to the scheduler
     joining.py link.py                   the scheduler: where to be reached, hello, reports, what to expect and to end
     models/                              test-pattern and canvas

@@ -56,6 +56,8 @@ class Joining:
         self.version = first_installed(["gpufleet"])
         self.endpoint = ""
         self.certificate = ""
+        self.local_key = b""
+        """The public key of its local socket, where it has one."""
         self.has_files = _has_files(given)
         if self.has_files:
             server_context(given.tls_cert, given.tls_key)
@@ -89,6 +91,7 @@ class Joining:
                 ticket_secret=b"" if self.is_launched else self.secret,
                 worker_start=start,
                 certificate=self.certificate,
+                local_key=self.local_key,
             )
 
         if not self.schedulers:

@@ -53,6 +53,7 @@ class Program:
         server = Server(worker)
         address = await joining.listen(self._device, lambda port, own: server.listen(self._at(port), self._tls(own)))
         await server.start()
+        joining.local_key = await server.listen_locally()
         _log.info("listening on %s, start %s; event loop %s", address, described.start, running_loop_in_words())
         if joining.certificate:
             _log.info("gateways are told the certificate that was made for this start")

@@ -1,13 +1,17 @@
-"""What a worker serves: Inference, of which one call of Stream is one stream of a turn, health, reflection."""
+"""What a worker serves: Inference, of which one call of Stream is one stream of a turn, health, reflection.
+
+The same streams are served on its local socket, for gateways of this machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import DecodeError
+from google.rpc import status_pb2
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -16,22 +20,16 @@ from gpufleet.net.addresses import Address
 from gpufleet.net.channel import server_options
 from gpufleet.net.decoding import DecodingInterceptor
 from gpufleet.net.listening import listen
+from gpufleet.net.local_stream import STATUS, LocalListener, LocalStream, Lost
 from gpufleet.net.reflection import serve_reflection
-from gpufleet.net.status import to_status
+from gpufleet.net.status import to_proto, to_status
 
 from .encoding import ENCODINGS
-from .turning import End, TurnStream
+from .streaming import serve_turn
 from .worker import READY, Worker
-
-_log = logging.getLogger(__name__)
-
-OPEN_S_MAX = 5.0
-"""How long a stream may take to bring its ticket."""
 
 REQUEST_BYTES_MAX = 64_000
 """No message up is longer: the longest holds 1,000 characters of text."""
-
-Requests = AsyncIterator[inference_pb2.StreamRequest]
 
 
 class InferenceService(inference_pb2_grpc.InferenceServicer):
@@ -48,64 +46,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     # It writes instead of yielding: a generator that is left while it is not waiting is closed only some time later.
     async def Stream(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, requests: Requests, context: Any
+        self, requests: AsyncIterator[inference_pb2.StreamRequest], context: Any
     ) -> None:
         """One turn's inputs up, and its frames down."""
         try:
-            ticket, wanted = await self._first(requests)
-            stream = await self._worker.turning.open_soon(ticket, wanted)
+            await serve_turn(self._worker, requests, context.write)
         except GpufleetError as error:
             await context.abort_with_status(to_status(error))
-            return
-        reader = asyncio.create_task(self._read(ticket.session, stream, requests))
-        reader.add_done_callback(lambda _: stream.outbox.finish())
-        try:
-            while (message := await stream.outbox.take()) is not None:
-                await context.write(message)
-        finally:
-            self._worker.turning.detach(ticket.session, stream)
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-        if not reader.cancelled() and isinstance(problem := reader.exception(), GpufleetError):
-            await context.abort_with_status(to_status(problem))
-
-    async def _first(self, requests: Requests) -> Any:
-        try:
-            async with asyncio.timeout(OPEN_S_MAX):
-                first = await anext(requests, None)
-        except TimeoutError:
-            raise invalid("open", f"did not come within {OPEN_S_MAX:g} s") from None
-        if first is None or first.WhichOneof("body") != "open":
-            raise invalid("open", "must be the first message of a stream")
-        return self._worker.ticket(first.open.ticket), first.open
-
-    async def _read(self, session: str, stream: TurnStream, requests: Requests) -> None:
-        """Take the client's messages until it sends no more, or another stream has the turn."""
-        turning = self._worker.turning
-        async for request in requests:
-            held = turning.held_by(session, stream)
-            if held is None:
-                return
-            match request.WhichOneof("body"):
-                case "input":
-                    turning.add(held, request.input)
-                    if held.seat.inputs.is_full:
-                        await turning.wait_for_room(held)
-                case "shown":
-                    stream.sender.shown(request.shown.frame)
-                case "still_here":
-                    turning.still_here(held)
-                case "resized":
-                    turning.resize(held, request.resized)
-                case "leave":
-                    turning.end(session, stream.epoch, End.LEFT)
-                    return
-                case "open":
-                    raise invalid("open", "comes once, as the first message")
-                case _:
-                    pass  # of a newer client
-            if request.shown_frame:
-                stream.sender.shown(request.shown_frame)
 
 
 CALLS_MAX = 4_096
@@ -114,8 +61,41 @@ CALLS_MAX = 4_096
 _SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
 
 
+class LocalService:
+    """The same streams without gRPC: a message is one of Stream's, and the last one is how it ended."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def serve(self, stream: LocalStream) -> None:
+        """One stream of a turn, until it ends. Errors: Lost."""
+
+        async def write(message: inference_pb2.StreamResponse) -> None:
+            await stream.write(message.SerializeToString())
+
+        status = status_pb2.Status()
+        try:
+            await serve_turn(self._worker, _requests(stream), write)
+        except GpufleetError as error:
+            status = to_proto(error)
+        await stream.write(status.SerializeToString(), STATUS)
+
+
+async def _requests(stream: LocalStream) -> AsyncIterator[inference_pb2.StreamRequest]:
+    """What comes, until the other side hangs up."""
+    while True:
+        try:
+            _, data = await stream.read()
+        except Lost:
+            return
+        try:
+            yield inference_pb2.StreamRequest.FromString(data)
+        except DecodeError:
+            raise invalid("message", "is no StreamRequest") from None
+
+
 class Server:
-    """The gRPC server of one worker."""
+    """The servers of one worker: gRPC's, and the local socket."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -128,6 +108,9 @@ class Server:
         self._health: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] (its stubs lack it)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         serve_reflection(self._server, _SERVICE)
+        self._local = LocalListener(
+            LocalService(worker).serve, message_bytes_max=REQUEST_BYTES_MAX, streams_max=CALLS_MAX
+        )
 
     def listen(self, address: Address, credentials: grpc.ServerCredentials | None) -> int:
         """Bind to the address; answers its port. Errors: PORT_TAKEN, ADDRESS_INVALID."""
@@ -138,6 +121,10 @@ class Server:
         await self.tell_health()
         await self._server.start()
 
+    async def listen_locally(self) -> bytes:
+        """Serve streams on a local socket, too; answers its public key, or nothing where there is none."""
+        return await self._local.listen()
+
     async def tell_health(self) -> None:
         """What grpc.health.v1 answers now: SERVING while the worker takes new turns."""
         is_ready = self._worker.state == READY
@@ -147,4 +134,4 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, and end those that are open after the grace."""
-        await self._server.stop(grace_s)
+        await asyncio.gather(self._local.stop(grace_s), self._server.stop(grace_s))

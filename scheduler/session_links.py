@@ -88,6 +88,7 @@ class WorkerLink:
     endpoint: str
     secret: bytes
     certificate: str = ""
+    local_key: bytes = b""
     name: str = ""
     outbox: Outbox[sessions_pb2.ConnectWorkerResponse] = field(
         default_factory=Outbox[sessions_pb2.ConnectWorkerResponse]
@@ -127,6 +128,7 @@ class SessionLinks:
         secret: bytes,
         *,
         certificate: str = "",
+        local_key: bytes = b"",
         job: JobId | None = None,
         speaker: str = "",
     ) -> WorkerLink:
@@ -135,7 +137,8 @@ class SessionLinks:
         self._speakers.move_to_end(worker)
         if len(self._speakers) > SPEAKERS_KEPT:
             self._speakers.popitem(last=False)
-        link = WorkerLink(worker, next(self._numbers), endpoint, secret, certificate, worker_name(worker, job))
+        name = worker_name(worker, job)
+        link = WorkerLink(worker, next(self._numbers), endpoint, secret, certificate, local_key, name)
         older = self._workers.get(worker)
         if older is not None:
             older.outbox.close()
@@ -203,6 +206,7 @@ class SessionLinks:
             place_key=gateway.keys.get(command.connection.number, ""),
             certificate=worker.certificate,
             worker=worker.name,
+            local_key=worker.local_key,
         )
         self._to_person(command.connection, Response(grant=grant))
 

@@ -142,7 +142,7 @@ def test_every_field_of_a_grant_is_told() -> None:
     links = SessionLinks(lambda: NOW)
     gateway = links.join_gateway()
     gateway.keys[5] = "gp_key"
-    worker = links.join_worker(WorkerId("w1"), "w1:8001", b"s" * 32, certificate="PEM")
+    worker = links.join_worker(WorkerId("w1"), "w1:8001", b"s" * 32, certificate="PEM", local_key=b"k" * 32)
     links.send(
         OfferSeat(
             connection=Connection(gateway.number, 5),

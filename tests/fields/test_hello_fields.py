@@ -103,8 +103,12 @@ def hello_heard(hello: sessions_pb2.WorkerHello, job: Any) -> tuple[object, obje
 def test_every_field_of_a_workers_hello_is_heard() -> None:
     base = sessions_pb2.WorkerHello(model="canvas", endpoint="h:1", worker_start="w", ticket_secret=b"s" * 32)
     values: dict[str, Any] = {"model": "other", "ticket_secret": b"t" * 32, "certificate": CERTIFICATE}
+    values["local_key"] = b"k" * 32
     kept = {"model": "the state's"}
-    told = {"ticket_secret": "the stream's alone: it signs tickets"}
+    told = {
+        "ticket_secret": "the stream's alone: it signs tickets",
+        "local_key": "the stream's alone: gateways alone are told",
+    }
     assert not unheard(lambda hello: hello_heard(hello, None)[0], base, values=values, exceptions={**kept, **OF_LAUNCH})
     assert not unheard(lambda hello: hello_heard(hello, None)[1], base, values=values, exceptions={**told, **OF_LAUNCH})
     placed = Placement(node=NodeName("n1"), agent_id="a", boot_id="b")
@@ -121,6 +125,7 @@ def test_a_workers_hello_says_all_that_it_knows(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GPUFLEET_ATTEMPT", "2")
     joining: Any = object.__new__(WorkersJoining)
     joining.endpoint, joining.certificate, joining.secret = "h:1", "PEM", b"s" * 32
+    joining.local_key = b"k" * 32
     joining.schedulers = (Address("127.0.0.1"),)
     joining._given = SimpleNamespace(worker_id="w1", device="cpu")
     said: dict[str, object] = {}
@@ -135,6 +140,7 @@ def test_a_workers_hello_says_all_that_it_knows(monkeypatch: pytest.MonkeyPatch)
         "ticket_secret": b"s" * 32,
         "worker_start": "this one",
         "certificate": "PEM",
+        "local_key": b"k" * 32,
     }
     assert set(said) == set(sessions_pb2.WorkerHello.DESCRIPTOR.fields_by_name)
 
@@ -233,21 +239,21 @@ async def opened(hello: protocol.Hello) -> inference_pb2.OpenTurn:
     stream: Any = turn.Turn(grant, hello, None)  # type: ignore[arg-type]
     written: list[inference_pb2.StreamRequest] = []
 
-    class Call:
+    class Carrier:
         async def write(self, message: inference_pb2.StreamRequest) -> None:
             written.append(message)
 
         async def read(self) -> inference_pb2.StreamResponse:
             return inference_pb2.StreamResponse()
 
+        async def explain(self) -> None: ...
+
         def cancel(self) -> None: ...
 
     async def talk(*_: object) -> None: ...
 
     stream._talk = talk
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.turn.inference_pb2_grpc.InferenceStub", lambda _: SimpleNamespace(Stream=Call))
-        await stream._run(None, None)
+    await stream._run(Carrier(), None)
     return written[0].open
 
 

@@ -14,9 +14,8 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 from gateway import protocol
 from gateway.person import Person
 from gpufleet.errors import GpufleetError
-from inference import wire
+from inference import streaming, wire
 from inference.encoding import chosen
-from inference.service import InferenceService
 from inference.stepping import RenderedFrame
 from tests.fields.filled import get, paths, unheard, unsaid_of
 
@@ -72,12 +71,11 @@ def stream_heard(request: inference_pb2.StreamRequest) -> object:
         end=note("end"),
     )
     worker: Any = SimpleNamespace(turning=turning, ticket=lambda ticket: SimpleNamespace(session=ticket))
-    service = InferenceService(worker)
     try:
         if request.WhichOneof("body") == "open":
-            ticket, wanted = asyncio.run(service._first(messages(request)))
+            ticket, wanted = asyncio.run(streaming._first(worker, messages(request)))
             return ticket.session, wire.size_from_proto(wanted), chosen(wanted.encodings), wanted.is_deliberate
-        asyncio.run(service._read("s7", stream, messages(request)))
+        asyncio.run(streaming._read(worker, "s7", stream, messages(request)))
     except GpufleetError as refused:
         return str(refused)
     return done

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
+from gateway.carriers import Down
 from gateway.lines import Response
 from gateway.person import Person
-from gateway.turn import Down
 
 
 class Full:

@@ -27,7 +27,7 @@ from inference import link as link_module
 from inference.link import Link
 from inference.options import parser, schedulers_of, secret_of, token_of, wanted_of
 from inference.worker import DRAINING, FAILED, READY
-from tests.inference.serving import ME, WAIT_S_MAX, Client, Running, serving, until
+from tests.inference.serving import ME, WAIT_S_MAX, Client, GrpcStream, Running, serving, until
 from tests.inference.test_streams import Recorder
 
 Down = sessions_pb2.ConnectWorkerResponse
@@ -309,7 +309,7 @@ async def streams_until_it_is_stopped(process: asyncio.subprocess.Process, folde
     found = re.search(r"listening on (\S+), start (\w+)", "".join(lines))
     assert found is not None
     async with connect_async(Target(address=parse_address(found[1]))) as channel:
-        client = Client(inference_pb2_grpc.InferenceStub(channel).Stream())
+        client = Client(GrpcStream(inference_pb2_grpc.InferenceStub(channel).Stream()))
         ticket = ticket_for("s", 1, worker_start=found[2], identity=ME, now_s=time.time())
         await client.open(sign_ticket(ticket, bytes.fromhex((folder / "secret").read_text())), encodings=["raw"])
         await client.key("a")

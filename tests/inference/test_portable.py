@@ -21,7 +21,7 @@ from gpufleet.runtimes.probe import one_node_model
 from gpufleet.security.tickets import sign_ticket, ticket_for
 from gpufleet.security.tokens import make_token
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
-from tests.inference.serving import ME, Client
+from tests.inference.serving import ME, Client, GrpcStream
 from tests.inference.test_link import FakeScheduler, scheduler
 
 WITHOUT_POSIX = """
@@ -93,7 +93,7 @@ async def test_a_worker_needs_nothing_that_only_posix_has(tmp_path: Path) -> Non
         found = re.search(r"listening on (\S+), start (\w+)", log.read_text())
         assert found is not None
         async with connect_async(Target(address=parse_address(found[1]))) as channel:
-            client = Client(inference_pb2_grpc.InferenceStub(channel).Stream())
+            client = Client(GrpcStream(inference_pb2_grpc.InferenceStub(channel).Stream()))
             ticket = ticket_for("s", 1, worker_start=found[2], identity=ME, now_s=time.time())
             await client.open(sign_ticket(ticket, bytes.fromhex(secret.read_text())))
             await client.click()

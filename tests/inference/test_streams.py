@@ -6,26 +6,36 @@ import asyncio
 import io
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-import grpc
-import grpc.aio
 import numpy as np
 import pytest
 from gpufleet.v1 import inference_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 
-from gpufleet.errors import Reason
+from gpufleet.errors import Code, GpufleetError, Reason
 from gpufleet.model import Inputs, Key, Pointer, Session, Text
-from gpufleet.net.status import from_rpc_error
+from gpufleet.net.local_stream import can_be_local
 from gpufleet.security.tickets import TICKET_LIFE_S
 from inference import turning, worker
 from inference.models.test_pattern import TestPattern
 from inference.worker import READY
-from tests.inference.serving import WAIT_S_MAX, Client, Running, serving, until
+from tests.inference import serving as served
+from tests.inference.serving import WAIT_S_MAX, Running, until
+
+Serving = Callable[..., AbstractAsyncContextManager[Running]]
+CARRIERS = ("grpc", "local") if can_be_local() else ("grpc",)
+
+
+@pytest.fixture(params=CARRIERS)
+def serving(request: pytest.FixtureRequest) -> Serving:
+    """A worker that is reached by gRPC, and one by its local socket: what is said is the same."""
+    return partial(served.serving, is_local=request.param == "local")
 
 
 class Recorder:
@@ -84,12 +94,12 @@ def pixel(frame: inference_pb2.Frame) -> int:
 
 
 async def refused(running: Running, ticket: str) -> Reason:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await Client(running.stub.Stream()).open(ticket)
-    return from_rpc_error(caught.value).reason
+    with pytest.raises(GpufleetError) as caught:
+        await (await running.client()).open(ticket)
+    return caught.value.reason
 
 
-async def test_a_click_is_shown_and_the_frame_names_it() -> None:
+async def test_a_click_is_shown_and_the_frame_names_it(serving: Serving) -> None:
     pattern = TestPattern(width=256, height=192)
     async with serving(lambda: pattern) as running:
         client = await running.open("s", encodings=["webm", "png"])
@@ -107,7 +117,7 @@ async def test_a_click_is_shown_and_the_frame_names_it() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "webp", "png", "raw"])
-async def test_every_encoding_shows_the_same_numbers(encoding: str) -> None:
+async def test_every_encoding_shows_the_same_numbers(encoding: str, serving: Serving) -> None:
     pattern = TestPattern(width=512, height=384)
     async with serving(lambda: pattern) as running:
         client = await running.open("s", encodings=[encoding])
@@ -123,7 +133,7 @@ async def test_every_encoding_shows_the_same_numbers(encoding: str) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_flood_of_moves_loses_no_click_and_keeps_their_order_and_places() -> None:
+async def test_a_flood_of_moves_loses_no_click_and_keeps_their_order_and_places(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s")
@@ -147,7 +157,7 @@ async def test_a_flood_of_moves_loses_no_click_and_keeps_their_order_and_places(
         await client.leave()
 
 
-async def test_a_picture_that_has_not_changed_is_not_sent() -> None:
+async def test_a_picture_that_has_not_changed_is_not_sent(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s", encodings=["raw"])
@@ -173,7 +183,7 @@ class Expecting:
         return None if self.count == 2 else at_us + 1_000_000 * round(WAIT_S_MAX)
 
 
-async def test_a_step_waits_for_an_input_that_is_about_to_come_and_begins_with_it() -> None:
+async def test_a_step_waits_for_an_input_that_is_about_to_come_and_begins_with_it(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s", encodings=["raw"])
@@ -186,7 +196,7 @@ async def test_a_step_waits_for_an_input_that_is_about_to_come_and_begins_with_i
         await client.leave()
 
 
-async def test_nobody_waits_for_the_inputs_of_somebody_else() -> None:
+async def test_nobody_waits_for_the_inputs_of_somebody_else(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         ann, bob = [await running.open(name, encodings=["raw"]) for name in ("ann", "bob")]
@@ -199,7 +209,7 @@ async def test_nobody_waits_for_the_inputs_of_somebody_else() -> None:
             await each.leave()
 
 
-async def test_who_says_nothing_is_shown_gets_a_few_frames_and_then_the_newest() -> None:
+async def test_who_says_nothing_is_shown_gets_a_few_frames_and_then_the_newest(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s", encodings=["raw"])
@@ -221,7 +231,7 @@ async def test_who_says_nothing_is_shown_gets_a_few_frames_and_then_the_newest()
         await client.leave()
 
 
-async def test_an_input_may_bring_the_word_that_a_frame_was_shown() -> None:
+async def test_an_input_may_bring_the_word_that_a_frame_was_shown(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s", encodings=["raw"])
@@ -242,7 +252,7 @@ async def test_an_input_may_bring_the_word_that_a_frame_was_shown() -> None:
         await client.leave()
 
 
-async def test_a_higher_epoch_takes_the_turn_over_with_its_state_and_the_old_stream_hears_so() -> None:
+async def test_a_higher_epoch_takes_the_turn_over_with_its_state_and_the_old_stream_hears_so(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         old = await running.open("s", encodings=["raw"])
@@ -261,7 +271,7 @@ async def test_a_higher_epoch_takes_the_turn_over_with_its_state_and_the_old_str
         await until(lambda: model.closed == ["s"])
 
 
-async def test_a_stream_that_vanishes_leaves_the_turn_waiting_and_comes_back() -> None:
+async def test_a_stream_that_vanishes_leaves_the_turn_waiting_and_comes_back(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s", encodings=["raw"])
@@ -275,10 +285,10 @@ async def test_a_stream_that_vanishes_leaves_the_turn_waiting_and_comes_back() -
         await again.leave()
 
 
-async def test_a_ticket_opens_once_and_nothing_else_opens_anything() -> None:
+async def test_a_ticket_opens_once_and_nothing_else_opens_anything(serving: Serving) -> None:
     async with serving(Recorder) as running:
         ticket = running.ticket("s")
-        client = Client(running.stub.Stream())
+        client = await running.client()
         await client.open(ticket)
         assert await refused(running, ticket) is Reason.TICKET_REFUSED
         assert await refused(running, running.ticket("s", 0)) is Reason.TICKET_REFUSED
@@ -292,7 +302,7 @@ async def test_a_ticket_opens_once_and_nothing_else_opens_anything() -> None:
         assert not running.worker.turning.held
 
 
-async def test_a_stream_that_comes_before_its_seat_is_free_waits_for_it() -> None:
+async def test_a_stream_that_comes_before_its_seat_is_free_waits_for_it(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         clients = [await running.open(f"s{number}") for number in range(8)]
@@ -305,7 +315,7 @@ async def test_a_stream_that_comes_before_its_seat_is_free_waits_for_it() -> Non
             await client.leave()
 
 
-async def test_no_seat_is_given_twice() -> None:
+async def test_no_seat_is_given_twice(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         clients = [await running.open(f"s{number}") for number in range(8)]
@@ -320,7 +330,7 @@ async def test_no_seat_is_given_twice() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_several_sessions_are_stepped_together() -> None:
+async def test_several_sessions_are_stepped_together(serving: Serving) -> None:
     model = Together()
     async with serving(lambda: model) as running:
         clients = [await running.open(f"s{number}", encodings=["raw"]) for number in range(5)]
@@ -357,7 +367,9 @@ async def test_several_sessions_are_stepped_together() -> None:
         ("bad end", "fail", "MemoryError: out of memory: 80 GB wanted"),
     ],
 )
-async def test_a_model_that_fails_ends_that_session_only_and_says_why(session: str, text: str, said: str) -> None:
+async def test_a_model_that_fails_ends_that_session_only_and_says_why(
+    session: str, text: str, said: str, serving: Serving
+) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         other = await running.open("other", encodings=["raw"])
@@ -393,17 +405,19 @@ async def test_a_model_that_fails_ends_that_session_only_and_says_why(session: s
         inference_pb2.StreamRequest(input=inference_pb2.Input(sequence=1, key=inference_pb2.KeyInput())),
     ],
 )
-async def test_what_makes_no_sense_ends_the_stream_and_not_the_turn(message: inference_pb2.StreamRequest) -> None:
+async def test_what_makes_no_sense_ends_the_stream_and_not_the_turn(
+    message: inference_pb2.StreamRequest, serving: Serving
+) -> None:
     async with serving(Recorder) as running:
         client = await running.open("s")
         await client.call.write(message)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
+        with pytest.raises(GpufleetError) as caught:
             await client.end()
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.code is Code.INVALID_ARGUMENT
         await (await running.open("s", 2)).leave()
 
 
-async def test_positions_beyond_the_edge_count_as_the_edge() -> None:
+async def test_positions_beyond_the_edge_count_as_the_edge(serving: Serving) -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s")
@@ -414,7 +428,7 @@ async def test_positions_beyond_the_edge_count_as_the_edge() -> None:
         await client.leave()
 
 
-async def test_a_worker_says_what_it_serves_and_that_it_is_well() -> None:
+async def test_a_worker_says_what_it_serves_and_that_it_is_well(serving: Serving) -> None:
     async with serving(Recorder) as running:
         info = await running.stub.GetModelInfo(inference_pb2.GetModelInfoRequest())
         assert (info.model, info.seats, info.width, info.height) == ("C", 8, 32, 16)
@@ -426,7 +440,7 @@ async def test_a_worker_says_what_it_serves_and_that_it_is_well() -> None:
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_a_draining_worker_finishes_after_its_last_turn() -> None:
+async def test_a_draining_worker_finishes_after_its_last_turn(serving: Serving) -> None:
     async with serving(Recorder) as running:
         client = await running.open("s")
         running.worker.drain()

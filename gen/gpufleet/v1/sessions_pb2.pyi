@@ -1038,6 +1038,7 @@ class TurnGrant(_message.Message):
     PLACE_KEY_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
+    LOCAL_KEY_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     endpoint: _builtins.str
@@ -1054,6 +1055,10 @@ class TurnGrant(_message.Message):
     """
     worker: _builtins.str
     """What the person may be told of the worker: its name, and not where it runs."""
+    local_key: _builtins.bytes
+    """The public key of the worker's local socket, as WorkerHello says it. A gateway on the worker's machine may hold the
+    turn's stream over it, with the same messages and the same ticket. Empty where there is no such socket.
+    """
     def __init__(
         self,
         *,
@@ -1064,10 +1069,11 @@ class TurnGrant(_message.Message):
         place_key: _builtins.str = ...,
         certificate: _builtins.str = ...,
         worker: _builtins.str = ...,
+        local_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "endpoint", b"endpoint", "epoch", b"epoch", "place_key", b"place_key", "session", b"session", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "endpoint", b"endpoint", "epoch", b"epoch", "local_key", b"local_key", "place_key", b"place_key", "session", b"session", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2014,6 +2020,7 @@ class WorkerHello(_message.Message):
     WORKER_START_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    LOCAL_KEY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model's name."""
     endpoint: _builtins.str
@@ -2030,6 +2037,11 @@ class WorkerHello(_message.Message):
     """The certificate that it made for itself, in PEM, 8,000 characters at most; it is for the name worker.gpufleet. Empty
     for a worker with a certificate of an authority, or without one.
     """
+    local_key: _builtins.bytes
+    """The public key, Ed25519 in 32 bytes, of the worker's local socket: an abstract Unix socket of Linux by the name
+    gpufleet-worker- and the key in hexadecimal digits. Whoever connects sends 32 random bytes, and the worker signs
+    them. Empty where there is no such socket.
+    """
     def __init__(
         self,
         *,
@@ -2040,10 +2052,11 @@ class WorkerHello(_message.Message):
         worker_start: _builtins.str = ...,
         attempt: _builtins.int = ...,
         certificate: _builtins.str = ...,
+        local_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificate", b"certificate", "endpoint", b"endpoint", "job_id", b"job_id", "model", b"model", "ticket_secret", b"ticket_secret", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificate", b"certificate", "endpoint", b"endpoint", "job_id", b"job_id", "local_key", b"local_key", "model", b"model", "ticket_secret", b"ticket_secret", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

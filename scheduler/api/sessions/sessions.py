@@ -10,6 +10,7 @@ from typing import Any
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.net.local_stream import KEY_BYTES as LOCAL_KEY_BYTES
 from gpufleet.net.tls import OWN_CERTIFICATE_CHARS_MAX, is_certificate
 from gpufleet.security.pass_phrases import CHARS_MAX
 from gpufleet.security.tickets import SECRET_BYTES, hash_place_key, make_place_key
@@ -351,6 +352,7 @@ class SessionCalls(ModelCalls):
             hello.endpoint,
             secret,
             certificate=hello.certificate,
+            local_key=hello.local_key,
             job=job_id,
             speaker=speaks_for,
         )
@@ -522,6 +524,8 @@ def _check_hello(hello: sessions_pb2.WorkerHello, job: Job | None) -> None:
         raise invalid(
             "hello.certificate", f"must be one certificate in PEM, {OWN_CERTIFICATE_CHARS_MAX:,} characters long"
         )
+    if len(hello.local_key) not in (0, LOCAL_KEY_BYTES):
+        raise invalid("hello.local_key", f"must be {LOCAL_KEY_BYTES} bytes, or none")
     if job is not None:
         attempt = 0 if job.attempt is None else job.attempt.number
         if (hello.job_id, hello.attempt, hello.model) != (job.id, attempt, job.spec.serves):
