@@ -10,9 +10,7 @@ from pathlib import Path
 
 from . import (
     calls,
-    crowd,
     files,
-    frames,
     history,
     isolation,
     live,
@@ -24,10 +22,10 @@ from . import (
     scrape,
     serving,
     standing,
-    worker,
 )
 from .peers import compare
 from .rows import Row, Run, table
+from .sessions import carriers, crowd, frames, worker
 
 ROOT = Path(__file__).parent
 
@@ -48,6 +46,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "scrape": scrape.measure,
     "worker": worker.measure,
     "frames": frames.measure,
+    "carriers": carriers.measure,
     "sessions": crowd.measure,
     "serving": serving.measure,
 }

@@ -57,7 +57,7 @@ def bare_rate(device: str = "cuda:0", steps: int = STEPS) -> float:
 
 async def served_rate(folder: Path, device: str = "0", steps: int = STEPS) -> float:
     """Frames a second that arrive at a client whose pointer moves with each frame: what looks the same is not sent."""
-    bench = pytest.importorskip("bench.worker", reason="a worker needs simplejpeg")
+    bench = pytest.importorskip("bench.sessions.worker", reason="a worker needs simplejpeg")
     async with bench.serving(folder, model="canvas", words=("--device", device), steps=steps, rate=2_000) as served:
         turn = await served.open("rate")
         for seconds in (1.0, SECONDS):

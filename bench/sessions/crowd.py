@@ -13,9 +13,9 @@ from contextlib import suppress
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from .measures import cpu_seconds
+from ..measures import cpu_seconds
+from ..rows import Row, Run
 from .people import Person, Stage, person
-from .rows import Row, Run
 
 WAITING = 5_000
 AT_ONCE = 50

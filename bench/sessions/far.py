@@ -16,8 +16,8 @@ from tests.drills.faults import Fault, Kind
 from tests.drills.links import Links, check_permitted
 from tests.several_nodes.network import Machine, Network, NotPermitted
 
+from ..rows import Row, percentile
 from .people import Person, Stage, person
-from .rows import Row, percentile
 
 ONE_WAY_MS = 25.0
 RATE = 30

@@ -16,11 +16,11 @@ from gateway.protocol import FRAME_HEADER
 from gpufleet.model import Inputs, Pointer, Session
 from inference.models.test_pattern import TestPattern
 
+from ..measures import cpu_seconds, resident_mb
+from ..rows import Row, Run, percentile
 from . import chain
 from .far import far_rows
-from .measures import cpu_seconds, resident_mb
 from .people import Person, Stage, person
-from .rows import Row, Run, percentile
 from .storm import SOCKETS
 
 SESSIONS = 16
@@ -184,7 +184,7 @@ async def besieged(stage: Stage, model: str) -> tuple[int, float]:
     """One address opens many sockets that say nothing: how many stay, and the frames a second of somebody meanwhile."""
     ann = await person(stage.gateway)
     await ann.turn(model)
-    command = (sys.executable, "-m", "bench.storm", stage.gateway)
+    command = (sys.executable, "-m", "bench.sessions.storm", stage.gateway)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     assert process.stdout is not None and process.stdin is not None

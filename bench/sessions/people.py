@@ -8,9 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,15 @@ class Stage:
             yield self
 
     @contextmanager
+    def another_gateway(self, variables: dict[str, str]) -> Iterator["Stage"]:
+        """The same stage at a gateway of its own, with these variables."""
+        folder = self.folder / "another"
+        reached = ("--scheduler", self.scheduler, "--token-file", self.token("gateway"), "--host", self.host)
+        flags = ("--data", str(folder), "--port", "0", *reached)
+        with self.program("gateway", "listening on", *flags, variables=variables) as process:
+            yield replace(self, gateway=(folder / "listening").read_text().strip(), gateway_pid=process.pid)
+
+    @contextmanager
     def worker(self, name: str, **arguments: object) -> Iterator[int]:
         """A worker with `test-pattern` under this name, met by the scheduler; its pid."""
         words = [word for key, value in arguments.items() for word in ("--model-arg", f"{key}={value}")]
@@ -65,7 +74,9 @@ class Stage:
             yield process.pid
 
     @contextmanager
-    def program(self, module: str, ready: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    def program(
+        self, module: str, ready: str, *flags: str, variables: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """A program, from when its log says that it is ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{module}-{time.monotonic_ns()}.log"
@@ -75,7 +86,12 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=opened,
                 stderr=opened,
-                env={**os.environ, "XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)},
+                env={
+                    **os.environ,
+                    "XDG_CONFIG_HOME": str(self.folder),
+                    "XDG_STATE_HOME": str(self.folder),
+                    **(variables or {}),
+                },
             )
         try:
             deadline = time.monotonic() + START_S_MAX

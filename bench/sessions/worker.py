@@ -24,9 +24,9 @@ from gpufleet.net.channel import Target, connect_async
 from gpufleet.security.tickets import sign_ticket, ticket_for
 from inference.models.test_pattern import TestPattern
 
-from .floors import SERVICE, echo_channel
-from .measures import cpu_seconds
-from .rows import Row, Run, percentile
+from ..floors import SERVICE, echo_channel
+from ..measures import cpu_seconds
+from ..rows import Row, Run, percentile
 
 FRAME = b"x" * 30_000
 STEP_MS = 20.0

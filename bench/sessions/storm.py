@@ -1,4 +1,4 @@
-"""One address that opens many sockets and says nothing on them: `python -m bench.storm GATEWAY`.
+"""One address that opens many sockets and says nothing on them: `python -m bench.sessions.storm GATEWAY`.
 
 Says when it begins, how many stay, and ends at the end of its input.
 """

@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from .floors import SERVICE, echo_channel
+from ..floors import SERVICE, echo_channel
 
 FRAME = b"x" * 30_000
 ASKED = "x" * 100
@@ -43,7 +43,9 @@ async def _serve() -> None:
 @asynccontextmanager
 async def chain() -> AsyncIterator[ClientConnection]:
     """A WebSocket to such a server."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.chain", stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.sessions.chain", stdout=asyncio.subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         port = int(await process.stdout.readline())
