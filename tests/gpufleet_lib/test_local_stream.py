@@ -129,7 +129,10 @@ async def test_who_begins_otherwise_is_not_served(said: bytes, monkeypatch: pyte
         served.append(stream)
 
     async with listening(serve) as key:
-        reader, writer = await asyncio.open_unix_connection(NAME + key.hex())
+        own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        own.setblocking(False)
+        own.connect(NAME + key.hex())
+        reader, writer = await asyncio.open_unix_connection(sock=own)
         writer.write(said)
         assert await reader.read() == b""
         writer.close()
