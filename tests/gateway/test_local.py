@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.carriers import LOCAL_VARIABLE
 from gpufleet.net.local_stream import NAME
 from tests.e2e.processes import until
 from tests.gateway.stage import Stage, browser
@@ -35,7 +36,7 @@ async def test_a_turn_on_one_machine_goes_over_the_workers_socket_and_none_where
         await ann.text("end")
     await until("it is closed with the turn", lambda: set(local_streams()) == before)
 
-    far = stage.another_gateway("far", variables={"GPUFLEET_LOCAL_STREAMS": "off"})
+    far = stage.another_gateway("far", variables={LOCAL_VARIABLE: "off"})
     async with browser(stage, gateway=await far.address()) as bob:
         await bob.hello("near")
         await bob.text("turn")

@@ -14,6 +14,7 @@ import pytest
 from gpufleet.v1 import sessions_pb2
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gateway.carriers import LOCAL_VARIABLE
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.line import Line
 from tests.gateway.stage import Stage, browser, cookie_of
@@ -108,7 +109,8 @@ async def test_a_stream_to_the_worker_that_is_cut_is_opened_again(stage: Stage) 
         worker = stage.worker("cut", advertise=line.address)
         line.lead_to(await worker.address())
         await worker.is_served()
-        async with browser(stage) as ann:
+        far = stage.another_gateway("far", variables={LOCAL_VARIABLE: "off"})
+        async with browser(stage, gateway=await far.address()) as ann:
             await ann.hello("cut")
             turn = await ann.text("turn")
             for _ in range(2):
@@ -121,6 +123,7 @@ async def test_a_stream_to_the_worker_that_is_cut_is_opened_again(stage: Stage) 
             await ann.frame()
             await ann.say(type="leave")
             await ann.text("end")
+        far.end()
     worker.end()
 
 
