@@ -8,7 +8,8 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.folders import ManifestError
 
 from ..state.durable import Durable
-from .store import BlobLimits, BlobStore, Key
+from .on_disk import Key
+from .store import BlobLimits, BlobStore
 
 FOLDER = "blobs"
 """Where in the data folder the files are; also with PostgreSQL."""

@@ -1,18 +1,18 @@
 """Blobs as files: FOLDER/USER/DIGEST, and FOLDER/USER/DIGEST.part for what is not whole yet.
 
 A part is appended to in order, and renamed when it is whole, synced and has its digest; so a crash leaves a part, which
-the next upload goes on with. What is wrong in it shows in its digest, and it is dropped. When a file was last needed is
-the time of its last change, so that nothing else has to be stored of it.
+the next upload goes on with. What is wrong in it shows in its digest, and it is dropped. Files that came together are
+synced together, as `receiving.py` does, and their folder once for all of them. When a file was last needed is the time
+of its last change, so that nothing else has to be stored of it.
 """
 
-import errno
 import hashlib
 import os
-import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +23,19 @@ from gpufleet.host.whole_file import sync_path
 
 from ..state.ids import UserName
 from .folders import Folders
+from .on_disk import PART, FoundBlob, Key, digest_of, explained, found_in, write_at
 from .results import Results
 
 COUNTED_BYTES_MIN = 4_096
 """A file counts as so many bytes at least, as it does on a disk."""
 TURNS = 64
 """Locks that uploads share, by the file."""
-PART = ".part"
+SYNCS_AT_ONCE = 8
+"""Files of a group that are synced at the same time: a disk writes them together."""
+USED_GRAIN_SECONDS = 60.0
+"""When a file was last needed is written down no finer: after a restart it may seem to be so much longer ago."""
 RESULTS_FOLDER = ".results"
 """No user is called so."""
-_NAME = re.compile(r"(?P<digest>[0-9a-f]{64})(?P<part>\.part)?")
-
-Key = tuple[UserName, str]
-"""Whose, and the digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,17 @@ class BlobLimits:
 
 @dataclass(slots=True)
 class _Blob:
-    """What is known of a file; `sha` is that of its bytes so far, None after a restart."""
+    """What is known of a file; `sha` is that of its bytes so far, None after a restart.
+
+    `is_named`: it has the name of a whole one. `is_whole` it is once a crash cannot take that from it. `noted_at` is
+    the `used_at` that its file tells.
+    """
 
     size: int
     used_at: float
+    is_named: bool
     is_whole: bool
+    noted_at: float
     sha: Any = None
 
 
@@ -79,15 +85,16 @@ class BlobStore:
         self._lock = threading.RLock()
         self._blobs: dict[Key, _Blob] = {}
         self._used: dict[UserName, _Used] = {}
+        self._synced_users: set[UserName] = set()
         self._turns = [threading.Lock() for _ in range(TURNS)]
         self.folders = Folders(self.open)
         self.results = Results(folder / RESULTS_FOLDER, wall_clock)
-        with _explained("opened", folder):
+        with explained("opened", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for key, blob in _stored(folder):
-                known = self._blobs.get(key)
+            for found in found_in(folder):
+                known = self._blobs.get(found.key)
                 if known is None or not known.is_whole:
-                    self._note(key, blob)
+                    self._note(found.key, _blob_of(found))
 
     @property
     def file_bytes_max(self) -> int:
@@ -116,10 +123,13 @@ class BlobStore:
                 blob = self._blobs.get((user, digest))
                 if blob is None:
                     continue
-                blob.used_at = self._now()
-                path = self._path(user, digest, is_whole=blob.is_whole)
-            with _explained("kept", path):
-                os.utime(path, (blob.used_at, blob.used_at))
+                blob.used_at = now = self._now()
+                if abs(now - blob.noted_at) < USED_GRAIN_SECONDS:
+                    continue
+                path = self._path(user, digest, is_whole=blob.is_named)
+                with explained("kept", path):
+                    os.utime(path, (now, now))
+                blob.noted_at = now
 
     def check_room(self, user: UserName, digest: str, size: int) -> None:
         """Refuse a file that is not to be stored. Errors: FILE_TOO_LARGE, QUOTA_EXCEEDED, STORE_UNAVAILABLE."""
@@ -144,55 +154,84 @@ class BlobStore:
                     Reason.OFFSET_OUT_OF_RANGE,
                     f"the piece begins at byte {offset:,}, and {stored:,} are stored",
                     next_step="Send the piece before it first; FindMissingBlobs tells how many bytes are stored.",
+                    metadata={"digest": digest},
                 )
             fresh = memoryview(data)[stored - offset :]
-            if (blob is not None and blob.is_whole) or (blob is not None and not fresh):
+            if blob is not None and (blob.is_named or not fresh):
                 return stored
             limits = self._limits()
             self._check_quota(user, digest, stored + len(fresh), limits)
             self._check_disk(len(fresh), limits)
             path = self._path(user, digest, is_whole=False)
-            with _explained("written", path):
+            with explained("written", path):
                 path.parent.mkdir(mode=0o700, exist_ok=True)
-                _write_at(path, stored, fresh)
+                write_at(path, stored, fresh)
             with self._lock:
                 sha = hashlib.sha256() if blob is None else blob.sha
-                blob = _Blob(stored + len(fresh), self._now(), is_whole=False, sha=sha)
+                now = self._now()
+                blob = _Blob(stored + len(fresh), now, is_named=False, is_whole=False, noted_at=now, sha=sha)
                 self._note((user, digest), blob)
             if sha is not None:
                 sha.update(fresh)
             return blob.size
 
     def finish(self, user: UserName, digest: str, size: int) -> int:
-        """Make durable what came, and a file of what is whole; how many bytes are stored. Errors: DIGEST_MISMATCH."""
+        """`finish_all` of one file; how many bytes of it are stored."""
+        return self.finish_all(user, {digest: size})
+
+    def finish_all(self, user: UserName, sizes: Mapping[str, int]) -> int:
+        """Make durable what came of these files, and files of those that are whole; how many bytes of them are stored.
+
+        `sizes` says how many bytes each is to have, by its digest. Errors: DIGEST_MISMATCH names one that has another
+        digest, and is dropped; all others are stored then, too.
+        """
+        with ThreadPoolExecutor(max(1, min(SYNCS_AT_ONCE, len(sizes)))) as pool:
+            wrong = [each for each in pool.map(lambda each: self._name(user, *each), sizes.items()) if each is not None]
+        self._sync_folder(user)
+        with self._lock:
+            blobs = [blob for each in sizes if (blob := self._blobs.get((user, each))) is not None]
+            for blob in blobs:
+                blob.is_whole = blob.is_named
+        if wrong:
+            raise wrong[0]
+        return sum(blob.size for blob in blobs)
+
+    def _name(self, user: UserName, digest: str, size: int) -> GpufleetError | None:
+        """Sync what came of a file, and give it its name if it is whole; drops it and says why where it is wrong."""
         with self._writer(user, digest):
             blob = self._blobs.get((user, digest))
-            if blob is None:
-                return 0  # another upload of it has just failed
-            if blob.is_whole:
-                return blob.size
+            if blob is None or blob.is_named:
+                return None  # another upload of it has just failed, or has finished it
             path = self._path(user, digest, is_whole=False)
-            with _explained("synced", path):
+            with explained("synced", path):
                 sync_path(path)
                 if blob.size < size:
-                    sync_path(path.parent)
-                    sync_path(self._folder)
-                    return blob.size
-                is_right = blob.size == size and _digest_of(path, blob.sha) == digest
+                    return None
+                is_right = blob.size == size and digest_of(path, blob.sha) == digest
             if not is_right:
                 self._drop((user, digest))
-                raise GpufleetError(Reason.DIGEST_MISMATCH, f"{blob.size:,} bytes came, and they are not {digest}")
-            with _explained("stored", path), self._lock:
+                why = f"{blob.size:,} bytes came, and they are not {digest}"
+                return GpufleetError(Reason.DIGEST_MISMATCH, why, metadata={"digest": digest})
+            with explained("stored", path), self._lock:
                 path.replace(self._path(user, digest, is_whole=True))
-                sync_path(path.parent)
+                blob.is_named, blob.sha = True, None
+            return None
+
+    def _sync_folder(self, user: UserName) -> None:
+        """Make the names of a user's files durable, and, the first time, that of the folder they are in."""
+        folder = self._folder / user
+        with explained("stored", folder):
+            if not folder.exists():
+                return  # nothing of theirs was ever written
+            sync_path(folder)
+            if user not in self._synced_users:
                 sync_path(self._folder)
-                blob.is_whole, blob.sha = True, None
-            return size
+                self._synced_users.add(user)
 
     def open(self, user: UserName, digest: str) -> int | None:
         """A descriptor to read a whole file with; None where it is not stored."""
         path = self._path(user, digest, is_whole=True)
-        with _explained("read", path):
+        with explained("read", path):
             try:
                 return os.open(path, os.O_RDONLY)
             except FileNotFoundError:
@@ -232,7 +271,7 @@ class BlobStore:
             self._note(key, None)
         for is_whole in (False, True):
             path = self._path(*key, is_whole=is_whole)
-            with _explained("dropped", path):
+            with explained("dropped", path):
                 path.unlink(missing_ok=True)
 
     def _check_quota(self, user: UserName, digest: str, size: int, limits: BlobLimits) -> None:
@@ -248,7 +287,7 @@ class BlobStore:
             raise _over(f"{what} they would be over {limits.user_bytes:,}")
 
     def _check_disk(self, size: int, limits: BlobLimits) -> None:
-        with _explained("measured", self._folder):
+        with explained("measured", self._folder):
             free = shutil.disk_usage(self._folder).free
         if size > 0 and free - size < limits.free_bytes:
             raise GpufleetError(
@@ -270,47 +309,6 @@ def _over(why: str) -> GpufleetError:
     )
 
 
-def _stored(folder: Path) -> Iterator[tuple[Key, _Blob]]:
-    for user in sorted(folder.iterdir()):
-        if user.is_dir():
-            for entry in os.scandir(user):
-                if matched := _NAME.fullmatch(entry.name):
-                    status = entry.stat(follow_symlinks=False)
-                    is_whole = matched["part"] is None
-                    yield (UserName(user.name), matched["digest"]), _Blob(status.st_size, status.st_mtime, is_whole)
-
-
-def _write_at(path: Path, position: int, data: memoryview) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        written = 0
-        try:
-            while written < len(data):
-                written += os.pwrite(descriptor, data[written:], position + written)
-        except OSError:
-            os.ftruncate(descriptor, position)
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _digest_of(path: Path, sha: Any) -> str:
-    if sha is None:
-        with path.open("rb") as file:
-            sha = hashlib.file_digest(file, "sha256")
-    return str(sha.hexdigest())
-
-
-@contextmanager
-def _explained(what: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise GpufleetError(
-            Reason.STORE_UNAVAILABLE,
-            f"a file for a job cannot be {what} ({path.name or path}): {why}",
-            next_step="Free the disk of the scheduler's data folder; then try again."
-            if error.errno in (errno.ENOSPC, errno.EDQUOT)
-            else "",
-        ) from error
+def _blob_of(found: FoundBlob) -> _Blob:
+    is_whole, at = found.is_whole, found.used_at
+    return _Blob(found.size, at, is_named=is_whole, is_whole=is_whole, noted_at=at)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import chain
 from typing import Any, TypeVar
 
 import grpc
@@ -202,9 +203,12 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
         first = next(requests)
 
         def upload() -> files_pb2.UploadBlobResponse:
-            for piece in requests:
-                self.blobs[first.digest] = self.blobs.get(first.digest, b"")[: piece.offset] + piece.data
-            return files_pb2.UploadBlobResponse(stored_bytes=len(self.blobs.get(first.digest, b"")))
+            digests: list[str] = []
+            for piece in chain([first], requests):
+                if piece.digest:
+                    digests.append(piece.digest)
+                self.blobs[digests[-1]] = self.blobs.get(digests[-1], b"")[: piece.offset] + piece.data
+            return files_pb2.UploadBlobResponse(stored_bytes=sum(len(self.blobs[each]) for each in digests))
 
         return self._answer("UploadBlob", first, context, upload)
 

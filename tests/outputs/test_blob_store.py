@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
-from scheduler.blobs.store import BlobLimits, BlobStore
+from scheduler.blobs import store as store_module
+from scheduler.blobs.store import USED_GRAIN_SECONDS, BlobLimits, BlobStore
 from scheduler.state.ids import UserName
 
 ANN, BOB = UserName("ann"), UserName("bob")
@@ -70,6 +72,51 @@ def test_other_bytes_than_were_said_are_not_kept(tmp_path: Path, restarts: bool)
     assert store.stored_bytes(ANN, DIGEST) == 0
     assert not list((tmp_path / "ann").iterdir())
     upload(store, ANN, DATA)
+
+
+def test_of_files_that_came_together_the_wrong_one_is_dropped_and_all_others_are_stored(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    files = {hashlib.sha256(each).hexdigest(): each for each in (b"one", b"two")}
+    for digest, data in files.items():
+        store.write(ANN, digest, 0, data)
+    store.write(ANN, DIGEST, 0, b"wrong")
+    with pytest.raises(GpufleetError) as caught:
+        store.finish_all(ANN, {DIGEST: 5, **{digest: len(data) for digest, data in files.items()}})
+    assert (caught.value.reason, caught.value.metadata) == (Reason.DIGEST_MISMATCH, {"digest": DIGEST})
+    assert [opened(tmp_path).size_of(ANN, each) for each in (*files, DIGEST)] == [3, 3, None]
+
+
+def test_a_file_is_whole_only_once_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    synced = store_module.sync_path
+
+    def broken(path: Path) -> None:
+        if path == tmp_path / "ann":
+            raise OSError(errno.EIO, "Input/output error")
+        synced(path)
+
+    monkeypatch.setattr(store_module, "sync_path", broken)
+    store.write(ANN, DIGEST, 0, DATA)
+    assert reason(lambda: store.finish(ANN, DIGEST, len(DATA))) is Reason.STORE_UNAVAILABLE
+    assert (store.size_of(ANN, DIGEST), store.stored_bytes(ANN, DIGEST)) == (None, len(DATA))
+    store.keep([(ANN, DIGEST)])
+    monkeypatch.undo()
+    assert store.write(ANN, DIGEST, len(DATA), b"") == len(DATA)
+    assert store.finish(ANN, DIGEST, len(DATA)) == len(DATA)
+    assert store.size_of(ANN, DIGEST) == len(DATA)
+
+
+def test_when_a_file_was_needed_is_known_to_the_minute_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    digest = upload(store, ANN, b"a")
+    for _ in range(3):
+        monkeypatch.setattr(Clock, "now", Clock.now + USED_GRAIN_SECONDS / 2 + 1)
+        store.keep([(ANN, digest)])
+    assert opened(tmp_path).prune(2 * USED_GRAIN_SECONDS, ()) == 0
+    noted = (tmp_path / "ann" / digest).stat().st_mtime
+    assert Clock.now - USED_GRAIN_SECONDS <= noted < Clock.now
 
 
 def test_an_empty_file_is_a_file(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ Global___FindMissingBlobsResponse: _TypeAlias = FindMissingBlobsResponse  # noqa
 
 @_typing.final
 class UploadBlobRequest(_message.Message):
-    """UploadBlobRequest is a piece of a file. Pieces come in order."""
+    """UploadBlobRequest is a piece of a file. Pieces come in order, file after file: as many as one likes in one stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -122,13 +122,13 @@ class UploadBlobRequest(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
-    """SHA-256 of the whole file, in lower-case hexadecimal; in the first message."""
+    """SHA-256 of the whole file, in lower-case hexadecimal; in the first message of each file. Later ones of it may be without."""
     offset: _builtins.int
     """Offset of the first byte. What is stored already is passed over; a piece behind a hole is refused."""
     data: _builtins.bytes
-    """The bytes, 1 MiB at most."""
+    """The bytes, 1 MiB at most. A message without any is right, too."""
     size_bytes: _builtins.int
-    """Size of the whole file in bytes; in the first message."""
+    """Size of the whole file in bytes; in the first message of each file."""
     def __init__(
         self,
         *,
@@ -147,15 +147,16 @@ Global___UploadBlobRequest: _TypeAlias = UploadBlobRequest  # noqa: Y015
 
 @_typing.final
 class UploadBlobResponse(_message.Message):
-    """UploadBlobResponse says how much is stored, on the disk. It is the whole file where that is its size: it had the digest
-    that was said.
+    """UploadBlobResponse says how much is stored, on the disk. It is all of the files that the stream brought where that is the
+    sum of their sizes: they had the digests that were said. Where one of them had not, the call is refused for it, with its
+    digest in the metadata of the error, and other files of the stream may be stored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STORED_BYTES_FIELD_NUMBER: _builtins.int
     stored_bytes: _builtins.int
-    """Bytes that are stored."""
+    """Bytes that are stored of all these files together."""
     def __init__(
         self,
         *,

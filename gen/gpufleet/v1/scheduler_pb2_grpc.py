@@ -703,7 +703,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadBlob(self, request_iterator, context):
-        """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+        """UploadBlob stores files by their digests, for the caller's jobs. What was cut goes on where it stood. Files that no
         job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

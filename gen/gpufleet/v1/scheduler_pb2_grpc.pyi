@@ -160,7 +160,7 @@ class SchedulerStub:
     FindMissingBlobs: _grpc.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]
     """FindMissingBlobs answers which files must be uploaded before a job can name them. It keeps those that are there."""
     UploadBlob: _grpc.StreamUnaryMultiCallable[_files_pb2.UploadBlobRequest, _files_pb2.UploadBlobResponse]
-    """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+    """UploadBlob stores files by their digests, for the caller's jobs. What was cut goes on where it stood. Files that no
     job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
     """
     DownloadBlob: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadBlobRequest, _files_pb2.DownloadBlobResponse]
@@ -322,7 +322,7 @@ class SchedulerAsyncStub(SchedulerStub):
     FindMissingBlobs: _aio.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]  # type: ignore[assignment]
     """FindMissingBlobs answers which files must be uploaded before a job can name them. It keeps those that are there."""
     UploadBlob: _aio.StreamUnaryMultiCallable[_files_pb2.UploadBlobRequest, _files_pb2.UploadBlobResponse]  # type: ignore[assignment]
-    """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+    """UploadBlob stores files by their digests, for the caller's jobs. What was cut goes on where it stood. Files that no
     job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
     """
     DownloadBlob: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadBlobRequest, _files_pb2.DownloadBlobResponse]  # type: ignore[assignment]
@@ -775,7 +775,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_files_pb2.UploadBlobRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_files_pb2.UploadBlobResponse, _abc.Awaitable[_files_pb2.UploadBlobResponse]]:
-        """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+        """UploadBlob stores files by their digests, for the caller's jobs. What was cut goes on where it stood. Files that no
         job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
         """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,10 @@ class Prepared:
     manifest: bytes
     plans: dict[str, Plan]
     folder: job_pb2.InputFolder
+
+    def manifest_from(self, offset: int) -> Iterator[bytes]:
+        """The rest of the manifest."""
+        yield self.manifest[offset:]
 
 
 def prepare(root: Path, limits: Limits) -> Prepared:
@@ -81,10 +85,7 @@ def _digests(root: Path, plans: Sequence[Plan]) -> list[str]:
 
 def bytes_of(root: Path, plan: Plan) -> bytes:
     """The bytes of a chunk. Errors: CONFLICT where one of its files is not as it was found, FILE_NOT_FOUND."""
-    data = bytearray()
-    for part in plan:
-        data += _read(root, part.file, part.offset, part.size)
-    return bytes(data)
+    return b"".join(_read(root, part.file, part.offset, part.size) for part in plan)
 
 
 def _read(root: Path, file: FoundFile, offset: int, size: int) -> bytes:

@@ -12,6 +12,7 @@ from gpufleet.jobs.files import PIECE_BYTES_MAX
 from gpufleet.jobs.folders import EntryKind, Folder, ManifestError, folder_of
 from gpufleet.jobs.results import PROBLEM_CHARS_MAX, PROBLEMS_MAX, RESULT_FILES_MAX, RESULT_MANIFEST_BYTES_MAX
 
+from ...blobs.receiving import Receiving
 from ...blobs.results import Stored, missing_words
 from ...blobs.store import BlobStore
 from ...engine import Engine
@@ -52,8 +53,18 @@ async def store_results(
     stored = [blobs.stored_bytes(job.user, each) for each in missing]
     yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
     with _noted(blobs, key):
-        while (piece := await _next(rest)) is not None:
-            await asyncio.to_thread(_store, blobs, job.user, sizes, piece)
+        async with Receiving(blobs, job.user) as files:
+            for digest, size in zip(missing, stored, strict=True):
+                if size == sizes[digest]:  # a cut left it so: it came whole, and has not its name yet
+                    await files.begin(digest, size)
+            digest = ""
+            while (piece := await _next(rest)) is not None:
+                size = _size_of(piece, sizes)
+                if piece.digest != digest:
+                    digest = piece.digest
+                    await files.begin(digest, size)
+                await files.take(piece.offset, piece.data)
+            await files.finish()
         is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
         if is_whole:
             left = await asyncio.to_thread(_finish, blobs, job.user, key, first.manifest, problems)
@@ -92,16 +103,14 @@ def _checked(first: pb.StoreResultsRequest) -> tuple[Folder, tuple[str, ...]]:
     return folder, tuple(first.problems)
 
 
-def _store(blobs: BlobStore, user: UserName, sizes: dict[str, int], piece: pb.StoreResultsRequest) -> None:
+def _size_of(piece: pb.StoreResultsRequest, sizes: dict[str, int]) -> int:
+    """The size of the chunk that it is a piece of. Errors: INVALID_ARGUMENT."""
     size = sizes.get(piece.digest)
     if size is None:
         raise invalid("digest", "is of no chunk of the manifest", next_step=MANIFEST_STEP)
     if len(piece.data) > PIECE_BYTES_MAX or not 0 <= piece.offset <= size - len(piece.data):
         raise invalid("offset", "is not within the chunk", next_step=MANIFEST_STEP)
-    if not piece.offset:
-        blobs.check_room(user, piece.digest, size)
-    if blobs.write(user, piece.digest, piece.offset, piece.data) == size:
-        blobs.finish(user, piece.digest, size)
+    return size
 
 
 @contextmanager

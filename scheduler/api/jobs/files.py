@@ -13,6 +13,7 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import FILE_BYTES_MAX, PIECE_BYTES_MAX, is_digest
 
 from ...blobs.reading import pieces_from
+from ...blobs.receiving import Receiving
 from ...blobs.store import BlobStore
 from ...state.ids import UserName
 from ...state.specs import InputFile, JobSpec
@@ -49,25 +50,21 @@ class FileCalls(Calls):
     async def UploadBlob(
         self, request_iterator: AsyncIterator[files_pb2.UploadBlobRequest], context: Any
     ) -> files_pb2.UploadBlobResponse:
-        """Store the pieces as they come; at the end of the stream what came is durable, and a whole file checked."""
-        first = await _next(request_iterator)
-        if first is None:
+        """Store the pieces of file after file as they come; at the end of the stream all that came is durable."""
+        piece = await _next(request_iterator)
+        if piece is None:
             raise invalid("digest", "is not set: the stream is empty", next_step=DIGEST_STEP)
-        if not is_digest(first.digest):
-            raise invalid("digest", NOT_A_DIGEST, next_step=DIGEST_STEP)
-        if not 0 <= first.size_bytes <= FILE_BYTES_MAX:
-            raise invalid("size_bytes", f"is {first.size_bytes:,}; it must be 0 to {FILE_BYTES_MAX:,}")
-        user, digest, size = caller().user, first.digest, first.size_bytes
-        if (known := self.blobs.size_of(user, digest)) is not None:
-            await asyncio.to_thread(self.blobs.keep, [(user, digest)])
-            return files_pb2.UploadBlobResponse(stored_bytes=known)
+        digest, size = "", 0
         with self.one_stream():
-            await asyncio.to_thread(self.blobs.check_room, user, digest, size)
-            piece: files_pb2.UploadBlobRequest | None = first
-            while piece is not None:
-                await self._store(user, first, piece)
-                piece = await _next(request_iterator)
-            stored = await asyncio.to_thread(self.blobs.finish, user, digest, size)
+            async with Receiving(self.blobs, caller().user) as files:
+                while piece is not None:
+                    if not digest or piece.digest not in ("", digest):
+                        digest, size = _file_of(piece)
+                        await files.begin(digest, size)
+                    _check_piece(piece, size)
+                    await files.take(piece.offset, piece.data)
+                    piece = await _next(request_iterator)
+                stored = await files.finish()
         return files_pb2.UploadBlobResponse(stored_bytes=stored)
 
     async def DownloadBlob(
@@ -87,17 +84,22 @@ class FileCalls(Calls):
                 async for offset, data in pieces:
                     yield files_pb2.DownloadBlobResponse(offset=offset, data=data)
 
-    async def _store(
-        self, user: UserName, first: files_pb2.UploadBlobRequest, piece: files_pb2.UploadBlobRequest
-    ) -> None:
-        if piece.digest not in ("", first.digest):
-            raise invalid("digest", "is another one than in the first message", next_step="upload one file a stream")
-        if len(piece.data) > PIECE_BYTES_MAX:
-            raise invalid("data", f"has {len(piece.data):,} bytes; at most {PIECE_BYTES_MAX:,} come in one message")
-        if not 0 <= piece.offset <= first.size_bytes - len(piece.data):
-            why = f"is {piece.offset:,}; with {len(piece.data):,} bytes behind it that is not within the file"
-            raise invalid("offset", why, next_step="size_bytes of the first message is the whole file's")
-        await asyncio.to_thread(self.blobs.write, user, first.digest, piece.offset, piece.data)
+
+def _file_of(first: files_pb2.UploadBlobRequest) -> tuple[str, int]:
+    """The digest and the size of the file that begins with this piece. Errors: INVALID_ARGUMENT."""
+    if not is_digest(first.digest):
+        raise invalid("digest", NOT_A_DIGEST, next_step=DIGEST_STEP)
+    if not 0 <= first.size_bytes <= FILE_BYTES_MAX:
+        raise invalid("size_bytes", f"is {first.size_bytes:,}; it must be 0 to {FILE_BYTES_MAX:,}")
+    return first.digest, first.size_bytes
+
+
+def _check_piece(piece: files_pb2.UploadBlobRequest, size: int) -> None:
+    if len(piece.data) > PIECE_BYTES_MAX:
+        raise invalid("data", f"has {len(piece.data):,} bytes; at most {PIECE_BYTES_MAX:,} come in one message")
+    if not 0 <= piece.offset <= size - len(piece.data):
+        why = f"is {piece.offset:,}; with {len(piece.data):,} bytes behind it that is not within the file"
+        raise invalid("offset", why, next_step="size_bytes of the file's first message is the whole file's")
 
 
 async def _next(requests: AsyncIterator[files_pb2.UploadBlobRequest]) -> files_pb2.UploadBlobRequest | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.fleet.folders.sending import TRIES_MAX
+from gpufleet.fleet.blob_upload import TRIES_MAX
 from gpufleet.jobs.folders import folder_of
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, Fault
@@ -29,12 +30,12 @@ def test_what_is_missing_is_sent_once_and_the_manifest_last(fake: FakeScheduler,
         assert "gpuctl: largest: data/a 1kB, train.py 9B, .gitignore 6B\n" in done.err
     spec = fake.asked("Submit")[1].specs[0]
     assert (spec.cwd, len(spec.files), spec.folder.entry_count, spec.folder.content_bytes) == ("", 0, 3, 1_015)
-    assert [each.digest for each in fake.asked("UploadBlob")][-1] == spec.folder.digest
+    assert list(fake.blobs)[-1] == spec.folder.digest
     folder = folder_of(fake.blobs[spec.folder.digest])
     assert [each.path for each in folder.entries] == [".gitignore", "data/a", "train.py"]
     assert fake.blobs[folder.chunks[0].digest] == b"*.log\n" + b"a" * 1_000 + b"print(1)\n"
     names = [name for name, _ in fake.calls if name in ("UploadBlob", "Submit")]
-    assert names == ["UploadBlob", "UploadBlob", "Submit", "Submit"]
+    assert names == ["UploadBlob", "Submit", "Submit"]
 
 
 def test_a_dry_run_sends_nothing(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
@@ -74,6 +75,19 @@ def test_a_chunk_that_was_cut_goes_on_where_it_stood_and_is_given_up_in_the_end(
     assert len(fake.asked("UploadBlob")) == TRIES_MAX
     assert not fake.asked("Submit")
     fake.faults["UploadBlob"].append(Fault.UNAVAILABLE)
+    assert gpuctl("submit", "--upload", ".", "--", "true").code == 0
+
+
+def test_a_file_whose_change_shows_in_its_bytes_alone_is_told_and_read_again_the_next_time(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    chunk = hashlib.sha256(b"*.log\n" + b"a" * 1_000 + b"print(1)\n").hexdigest()
+    wrong = GpufleetError(Reason.DIGEST_MISMATCH, "other bytes came", metadata={"digest": chunk})
+    fake.faults["UploadBlob"].append(wrong)
+    done = gpuctl("submit", "--upload", ".", "--", "true")
+    assert done.code != 0
+    assert "'.gitignore' changed while the folder was read; nothing was submitted" in done.err
+    assert len(fake.asked("UploadBlob")) == 1 and not fake.asked("Submit")
     assert gpuctl("submit", "--upload", ".", "--", "true").code == 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.fleet.submitting.uploading import TRIES_MAX
+from gpufleet.fleet.blob_upload import TRIES_MAX
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, Fault
 
@@ -46,6 +46,29 @@ def test_an_upload_that_was_cut_goes_on_where_it_stood(fake: FakeScheduler, gpuc
     assert gpuctl("submit", "--file", "data.txt", "--", "true").code == 0
     assert [each.offset for each in fake.asked("UploadBlob")] == [4, 4]
     assert fake.blobs == {DIGEST: DATA}
+
+
+def test_several_files_go_in_one_stream_and_after_a_cut_those_that_are_missing(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    Path("empty").write_bytes(b"")
+    Path("other").write_bytes(b"other")
+    fake.faults["UploadBlob"].append(Fault.LOST_ANSWER)
+    options = [word for name in ("data.txt", "empty", "other") for word in ("--file", name)]
+    assert gpuctl("submit", *options, "--", "true").code == 0
+    assert len(fake.asked("UploadBlob")) == 1  # the answer was lost, and nothing is missing
+    assert set(fake.blobs.values()) == {DATA, b"", b"other"}
+
+
+def test_a_file_that_became_shorter_is_told_and_no_job_is_submitted(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    fake.before["FindMissingBlobs"] = lambda _: Path("data.txt").write_bytes(b"less")
+    done = gpuctl("submit", "--file", "data.txt", "--", "true")
+    assert done.code != 0 and "data.txt became shorter while it was uploaded" in done.err
+    fake.before["FindMissingBlobs"] = lambda _: Path("data.txt").unlink()
+    Path("data.txt").write_bytes(DATA + b"more")
+    done = gpuctl("submit", "--file", "data.txt", "--", "true")
+    assert done.code != 0 and "data.txt cannot be read: No such file or directory" in done.err
+    assert not fake.asked("Submit")
 
 
 def test_an_upload_that_is_cut_each_time_is_given_up_and_no_job_is_submitted(

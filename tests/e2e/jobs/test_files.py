@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -72,6 +73,33 @@ async def test_an_agent_that_is_killed_while_it_fetches_goes_on_where_it_stood(f
     assert ended.state == job_pb2.JOB_STATE_SUCCEEDED, (ended.exit_reason, ended.exit_message)
     assert (await admin.stdout(job)).decode() == f"{digest}  big\n"
     assert not part.exists()
+
+
+async def test_many_files_come_in_one_stream_and_each_is_checked(shared_fleet: Fleet, person: Client) -> None:
+    files = {hashlib.sha256(each).hexdigest(): each for each in (b"first", b"", b"third" * 5_000)}
+    wrong = hashlib.sha256(b"never sent").hexdigest()
+
+    async def pieces(*digests: str) -> AsyncIterator[files_pb2.UploadBlobRequest]:
+        for digest in digests:
+            data = files.get(digest, b"other bytes")
+            yield files_pb2.UploadBlobRequest(digest=digest, size_bytes=len(data), data=data[:10_000])
+            for offset in range(10_000, len(data), 10_000):
+                yield files_pb2.UploadBlobRequest(offset=offset, data=data[offset : offset + 10_000])
+
+    async def missing() -> list[str]:
+        request = files_pb2.FindMissingBlobsRequest(digests=[*files, wrong])
+        return list((await person.stub.FindMissingBlobs(request)).missing_digests)
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await person.stub.UploadBlob(pieces(*files, wrong))
+    error = from_rpc_error(caught.value)
+    assert (error.reason, error.metadata["digest"]) == (Reason.DIGEST_MISMATCH, wrong)
+    assert await missing() == [wrong]
+    answer: Any = await person.stub.UploadBlob(pieces(*files))
+    assert answer.stored_bytes == 25_005
+    for digest, data in files.items():
+        call = person.stub.DownloadBlob(files_pb2.DownloadBlobRequest(digest=digest))
+        assert b"".join([piece.data async for piece in call]) == data
 
 
 async def test_a_file_that_is_not_uploaded_is_refused(shared_fleet: Fleet, person: Client) -> None:
