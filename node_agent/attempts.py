@@ -290,6 +290,8 @@ class Attempts:
             self._perform(self._duties.spawned(key, answer, was_known=False))
         else:
             self._perform(self._duties.spawned(key, answer.attempt, was_known=answer.was_known))
+            if action.command.folder is not None:
+                self._begin(self._files.make_spare(key, action.command.folder))
         if action.command.container is not None:
             self._containers.launched(key)
 

@@ -19,7 +19,7 @@ from node_agent.core.duties import Duties
 from node_agent.core.expectations import Expectations
 from node_agent.core.inventory import Refused
 from node_agent.core.launch import InputFile, Process, RefusalReason
-from node_agent.files import job_files
+from node_agent.files import file_cache
 from node_agent.files.job_files import JobFiles
 
 KEY, OTHER = RankKey(JobId(7), 1, 0), RankKey(JobId(8), 1, 0)
@@ -57,7 +57,7 @@ class Stub:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_files, "RETRY_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(file_cache, "RETRY_SECONDS_MIN", 0.0)
 
 
 async def laid_out(files: JobFiles, stub: Stub, key: RankKey = KEY, file: InputFile = FILE) -> Any:
@@ -96,8 +96,8 @@ async def test_other_bytes_are_never_placed(tmp_path: Path) -> None:
 
 
 async def test_a_scheduler_that_stays_away_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_files, "PATIENCE_SECONDS", -1.0)
-    monkeypatch.setattr(job_files, "PIECE_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(file_cache, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(file_cache, "PIECE_WAIT_SECONDS", 0.0)
     refusal = await JobFiles("n1", 1, tmp_path, lambda: 10**6).lay_out(KEY, [FILE])
     assert refusal is not None
     assert refusal.reason is RefusalReason.FILES_UNAVAILABLE

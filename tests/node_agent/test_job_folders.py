@@ -13,7 +13,7 @@ from gpufleet.v1 import node_agent_pb2 as pb
 from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, folder_of, manifest_of
 from gpufleet.jobs.runs import JobId, RankKey
 from node_agent.core.launch import InputFolder, Refusal, RefusalReason
-from node_agent.files import job_files
+from node_agent.files import file_cache
 from node_agent.files.job_files import JobFiles
 from tests.gpufleet_lib.hostile_manifests import BYTES, HOSTILE
 from tests.node_agent.test_job_files import Call
@@ -35,7 +35,7 @@ class Stub:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_files, "RETRY_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(file_cache, "RETRY_SECONDS_MIN", 0.0)
 
 
 def asked(manifest: bytes, entries: int, content: int) -> InputFolder:
