@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from gpufleet.v1 import node_agent_pb2 as pb
@@ -124,8 +124,7 @@ class FileCache:
         had, since, why = _size_of(part), time.monotonic(), "the scheduler cannot be reached"
         while True:
             try:
-                await self._fetch_rest(key, file, part)
-                if await asyncio.to_thread(_digest_of, part) == file.digest:
+                if await self._fetch_rest(key, file, part) == file.digest:
                     await asyncio.to_thread(_keep, part)
                     return
                 part.unlink()
@@ -150,12 +149,12 @@ class FileCache:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
 
-    async def _fetch_rest(self, key: RankKey, file: InputFile, part: Path) -> None:
-        """Fetch what is missing of it, by the connection that there is."""
+    async def _fetch_rest(self, key: RankKey, file: InputFile, part: Path) -> str:
+        """Fetch what is missing of it, by the connection that there is; the SHA-256 of all of it."""
         async with asyncio.timeout(PIECE_WAIT_SECONDS):
             await self._is_connected.wait()
         assert self._stub is not None
-        offset = _size_of(part)
+        offset, sha = await asyncio.to_thread(_begun, part)
         request = pb.FetchBlobRequest(
             digest=file.digest, offset=offset, node=self._node, incarnation=self._incarnation, key=key_to_proto(key)
         )
@@ -168,14 +167,15 @@ class FileCache:
                     break
                 if piece.offset != offset or offset + len(piece.data) > file.size_bytes:
                     raise GpufleetError(Reason.CONFLICT, "a piece came that does not follow the one before it")
-                await asyncio.to_thread(_append, part, offset, piece.data)
+                await asyncio.to_thread(_append, part, offset, piece.data, sha)
                 offset += len(piece.data)
         finally:
             call.cancel()
         if offset < file.size_bytes:
             raise GpufleetError(Reason.CONFLICT, "the file ended before its size was reached")
         if not file.size_bytes:
-            await asyncio.to_thread(_append, part, 0, b"")
+            await asyncio.to_thread(_append, part, 0, b"", sha)
+        return str(sha.hexdigest())
 
     def _make_room(self, wanted: int) -> None:
         """Let the least recently used files of the cache go until so many bytes fit; those that have a turn stay."""
@@ -204,7 +204,17 @@ def _size_of(path: Path) -> int:
         return 0
 
 
-def _append(path: Path, offset: int, data: bytes) -> None:
+def _begun(part: Path) -> tuple[int, Any]:
+    """How much there is of a file, and the SHA-256 of that, which goes on with what comes."""
+    try:
+        with part.open("rb") as file:
+            sha: Any = hashlib.file_digest(file, "sha256")
+            return file.tell(), sha
+    except FileNotFoundError:
+        return 0, hashlib.sha256()
+
+
+def _append(path: Path, offset: int, data: bytes, sha: Any) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         written = 0
@@ -212,11 +222,7 @@ def _append(path: Path, offset: int, data: bytes) -> None:
             written += os.pwrite(descriptor, data[written:], offset + written)
     finally:
         os.close(descriptor)
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    sha.update(data)
 
 
 def _keep(part: Path) -> None:

@@ -17,7 +17,7 @@ async def pieces_from(descriptor: int, offset: int) -> AsyncGenerator[tuple[int,
         size = os.fstat(descriptor).st_size
         if not 0 <= offset <= size:
             raise GpufleetError(Reason.OFFSET_OUT_OF_RANGE, f"{offset:,} is not within the file's {size:,} bytes")
-        while data := await asyncio.to_thread(os.pread, descriptor, PIECE_BYTES_MAX, offset):
+        while offset < size and (data := await asyncio.to_thread(os.pread, descriptor, PIECE_BYTES_MAX, offset)):
             yield offset, data
             offset += len(data)
     finally:

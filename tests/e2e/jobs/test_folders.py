@@ -13,7 +13,7 @@ from gpufleet.v1 import job_pb2
 
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
-from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
+from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 
 LISTED = "find . -type d -empty -print -o -type f -printf '%p %m %s\\n' -o -type l -printf '%p -> %l\\n' | sort"
 
@@ -109,12 +109,33 @@ async def test_two_submits_of_one_folder_at_once_both_run_in_it_and_a_folder_ins
     assert wrong.returncode != 0 and "--cwd" in wrong.stderr
 
 
+async def test_a_folder_that_comes_again_is_laid_out_before_its_job_and_each_has_its_own(
+    fleet: Fleet, project: Path
+) -> None:
+    agent = await fleet.add_node("n1", "--cpus", "2")
+    spares = agent.data / "files" / "spares"
+    said: list[list[str]] = []
+    for number in range(3):
+        if number == 2:
+            await until("a copy lies ready", lambda: any(spares.glob("*")))
+            ready = {str(each.stat().st_ino) for each in spares.iterdir()}
+        line = "stat -c %i .; cat data/words.txt pkg/link; ls -A | wc -l; echo changed > data/words.txt"
+        done = await gpuctl(fleet, project, "run", "--upload", ".", "--", line)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split("\n"))
+    assert said[2][0] in ready and said[1][0] not in ready
+    assert said[0][1:] == said[1][1:] == said[2][1:] == ["as it is now", "as it is now", "8", ""]
+
+
 async def test_a_folder_belongs_to_the_jobs_user_where_jobs_are_isolated(fleet: Fleet, project: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only an agent that is root runs jobs as other accounts")
-    await fleet.add_node("n1", "--cpus", "2", environment={"GPUCTL_AGENT_ISOLATION_USERS": "range"})
+    agent = await fleet.add_node("n1", "--cpus", "2", environment={"GPUCTL_AGENT_ISOLATION_USERS": "range"})
+    spares = agent.data / "files" / "spares"
     line = "stat -c '%u %a' train.py data pkg/link; echo more >> train.py && rm data/words.txt && pwd"
-    for _ in range(2):  # what the first one changed, the second does not see
+    for number in range(3):  # what the first one changed, the others do not see; the third one was laid out beforehand
+        if number == 2:
+            await until("a copy lies ready", lambda: any(spares.glob("*")))
         done = await gpuctl(fleet, project, "run", "--upload", ".", "--", line)
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == [
