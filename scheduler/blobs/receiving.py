@@ -11,7 +11,7 @@ from typing import Self
 from ..state.ids import UserName
 from .store import BlobStore
 
-GROUP_BYTES_MAX = 16 * 2**20
+GROUP_BYTES_MAX = 32 * 2**20
 """A group is synced once it has so many bytes; of a large file a group is the last one of it."""
 GROUP_FILES_MAX = 256
 """A group is synced once it has so many files."""

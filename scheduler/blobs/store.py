@@ -30,7 +30,7 @@ COUNTED_BYTES_MIN = 4_096
 """A file counts as so many bytes at least, as it does on a disk."""
 TURNS = 64
 """Locks that uploads share, by the file."""
-SYNCS_AT_ONCE = 8
+SYNCS_AT_ONCE = 16
 """Files of a group that are synced at the same time: a disk writes them together."""
 USED_GRAIN_SECONDS = 60.0
 """When a file was last needed is written down no finer: after a restart it may seem to be so much longer ago."""
