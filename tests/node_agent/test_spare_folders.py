@@ -15,7 +15,7 @@ from gpufleet.jobs.runs import JobId, RankKey
 from node_agent.core.launch import InputFolder
 from node_agent.files import spare_folders
 from node_agent.files.job_files import JobFiles
-from node_agent.files.job_folders import Cache
+from node_agent.files.job_folders import Cache, lay_out_folder
 from tests.node_agent.test_job_folders import MANIFEST, PARTS, Stub, asked, chunk, seen
 
 FOLDER = asked(MANIFEST, 6, 12)
@@ -63,11 +63,11 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """No copy is made beforehand until it is set."""
-    opened, lay_out = asyncio.Event(), spare_folders.lay_out_folder
+    opened = asyncio.Event()
 
     async def behind_the_gate(cache: Cache, key: RankKey, folder: InputFolder, place: Path) -> None:
         await opened.wait()
-        await lay_out(cache, key, folder, place)
+        await lay_out_folder(cache, key, folder, place)
 
     monkeypatch.setattr(spare_folders, "lay_out_folder", behind_the_gate)
     return opened

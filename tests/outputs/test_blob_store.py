@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.whole_file import sync_path
 from scheduler.blobs import store as store_module
 from scheduler.blobs.store import USED_GRAIN_SECONDS, BlobLimits, BlobStore
 from scheduler.state.ids import UserName
@@ -88,12 +89,11 @@ def test_of_files_that_came_together_the_wrong_one_is_dropped_and_all_others_are
 
 def test_a_file_is_whole_only_once_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path)
-    synced = store_module.sync_path
 
     def broken(path: Path) -> None:
         if path == tmp_path / "ann":
             raise OSError(errno.EIO, "Input/output error")
-        synced(path)
+        sync_path(path)
 
     monkeypatch.setattr(store_module, "sync_path", broken)
     store.write(ANN, DIGEST, 0, DATA)
