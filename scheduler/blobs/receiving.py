@@ -6,7 +6,7 @@ and never more than two groups that are not durable, however fast it is.
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ..state.ids import UserName
 from .store import BlobStore
@@ -30,8 +30,8 @@ class Receiving:
         self._current: tuple[str, int] | None = None
         self._has_room = False
         self._group: dict[str, int] = {}
-        self._writing: asyncio.Future[None] | None = None
-        self._syncing: asyncio.Future[int] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Task[int] | None = None
         self._stored_bytes = 0
 
     async def __aenter__(self) -> Self:
@@ -40,7 +40,7 @@ class Receiving:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        under_way = [each for each in (self._writing, self._syncing) if each is not None]
+        under_way: list[asyncio.Task[Any]] = [task for task in (self._writing, self._syncing) if task is not None]
         await asyncio.gather(*under_way, return_exceptions=True)
 
     async def begin(self, digest: str, size: int) -> None:
@@ -53,7 +53,7 @@ class Receiving:
         assert self._current is not None, "a file was begun"
         digest, size = self._current
         await self._written()
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, digest, size, offset, data))
+        self._writing = asyncio.create_task(asyncio.to_thread(self._write, digest, size, offset, data))
 
     async def finish(self) -> int:
         """Make all of it durable; how many bytes are stored of all the files together. Errors: those of `take`."""
@@ -89,7 +89,7 @@ class Receiving:
         await self._synced()
         group, self._group = self._group, {}
         if group:
-            self._syncing = asyncio.ensure_future(asyncio.to_thread(self._blobs.finish_all, self._user, group))
+            self._syncing = asyncio.create_task(asyncio.to_thread(self._blobs.finish_all, self._user, group))
 
     async def _synced(self) -> None:
         if self._syncing is not None:

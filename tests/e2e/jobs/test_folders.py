@@ -115,6 +115,7 @@ async def test_a_folder_that_comes_again_is_laid_out_before_its_job_and_each_has
     agent = await fleet.add_node("n1", "--cpus", "2")
     spares = agent.data / "files" / "spares"
     said: list[list[str]] = []
+    ready: set[str] = set()
     for number in range(3):
         if number == 2:
             await until("a copy lies ready", lambda: any(spares.glob("*")))
