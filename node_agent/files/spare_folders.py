@@ -40,7 +40,7 @@ COMES_AGAIN = 2
 """From so many jobs on a folder counts as one that comes again."""
 
 
-class NotMade(Exception):
+class NoSpare(Exception):
     """There is no room for a copy, or something of the folder is not in the cache any more."""
 
 
@@ -96,7 +96,7 @@ class SpareFolders:
             await asyncio.to_thread(_make_place, spare.place, folder.content_bytes)
             await lay_out_folder(_AtHand(self._cache), key, folder, spare.place)
             spare.made.set_result(True)
-        except (NotMade, ManifestError, OSError) as problem:
+        except (NoSpare, ManifestError, OSError) as problem:
             _log.info("no spare copy of a folder is made: %s", problem)
         finally:
             if not spare.made.done():
@@ -119,10 +119,10 @@ class SpareFolders:
 
 
 def _make_place(place: Path, content_bytes: int) -> None:
-    """Make the folder of a copy. Errors: NotMade, OSError."""
+    """Make the folder of a copy. Errors: NoSpare, OSError."""
     place.mkdir(mode=0o700, parents=True)
     if (free := shutil.disk_usage(place).free) - content_bytes < FREE_BYTES_MIN:
-        raise NotMade(f"the disk has {free:,} bytes free")
+        raise NoSpare(f"the disk has {free:,} bytes free")
 
 
 class _AtHand:
@@ -133,15 +133,15 @@ class _AtHand:
 
     @asynccontextmanager
     async def cached(self, key: RankKey, file: InputFile, *, makes_room: bool) -> AsyncIterator[Path]:
-        """A file that is there. Errors: NotMade."""
+        """A file that is there. Errors: NoSpare."""
         if self._cache.lacks(file.digest):
-            raise NotMade(f"{file.path} is not in the cache")
+            raise NoSpare(f"{file.path} is not in the cache")
         async with self._cache.cached(key, file, makes_room=makes_room) as path:
             yield path
 
     async def make_room(self, wanted: int) -> None:
-        """Only asked for where something is not there. Errors: NotMade."""
-        raise NotMade(f"{wanted:,} bytes of it are not in the cache")
+        """Only asked for where something is not there. Errors: NoSpare."""
+        raise NoSpare(f"{wanted:,} bytes of it are not in the cache")
 
     def lacks(self, digest: str) -> bool:
         """Whether it is not there."""
