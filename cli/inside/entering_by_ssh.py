@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from enum import Enum
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import connected_async
+from gpufleet.fleet.inside.executing import execute
 from gpufleet.fleet.settings import Settings
 
-from ..attaching.keyboard import STDOUT
 from ..options import Connection
-from .executing import Execution, Wanted, run_in_job
+from .executing import Wanted, run_in_job
 from .ssh_config import SshHost
 from .ssh_keys import HostKeys, host_keys, own_key
-from .ssh_server import SCRIPT, first_bytes
+from .ssh_server import LOOK, SCRIPT, first_bytes
 
 GPUCTL = str(__package__).rpartition(".")[0]
 """The package that is run again as ssh's ProxyCommand."""
+
+NO_NAME = "job"
+"""What an account without a name is called to ssh."""
+
+
+class Way(Enum):
+    """Who answers ssh: an sshd that the job starts, or this program here. The value is the option that says so."""
+
+    SSHD = "--sshd"
+    HERE = "--no-sshd"
 
 
 def keys_of(settings: Settings, job_id: int, rank: int) -> HostKeys:
@@ -25,11 +37,33 @@ def keys_of(settings: Settings, job_id: int, rank: int) -> HostKeys:
     return host_keys(str(settings.address), f"job-{job_id}-{rank}" if rank else f"job-{job_id}")
 
 
-async def host_of(settings: Settings, options: Connection, job_id: int, rank: int) -> SshHost:
-    """What ssh is to know of a job. The job is asked who it is. Errors: those of a command in it."""
-    words = (sys.executable, "-P", "-m", GPUCTL, "ssh", "--proxy", *_typed(options), "--rank", str(rank), str(job_id))
-    user = await _account(settings, job_id, rank)
-    return SshHost(keys=keys_of(settings, job_id, rank), own_key=own_key(), user=user, proxy=words)
+async def host_of(settings: Settings, options: Connection, job_id: int, rank: int, way: Way | None = None) -> SshHost:
+    """What ssh is to know of a job. The job is asked who it is. Errors: those of a command in it, EXTRA_MISSING."""
+    found = await _looked(settings, job_id, rank)
+    if way is None:
+        way = Way.SSHD if found.has_sshd and found.user else Way.HERE
+    if way is Way.HERE:
+        _need_asyncssh(job_id)
+    proxy = (sys.executable, "-P", "-m", GPUCTL, "ssh", "--proxy", *_typed(options), way.value)
+    words = (*proxy, "--rank", str(rank), str(job_id))
+    return SshHost(keys=keys_of(settings, job_id, rank), own_key=own_key(), user=found.user or NO_NAME, proxy=words)
+
+
+async def answer(settings: Settings, job_id: int, rank: int) -> int:
+    """Be the server that ssh speaks with, for what runs in the job. Errors: EXTRA_MISSING."""
+    _need_asyncssh(job_id)
+    from .ssh_served import answer as answer_ssh
+
+    return await answer_ssh(settings, job_id, rank, keys_of(settings, job_id, rank))
+
+
+def _need_asyncssh(job_id: int) -> None:
+    if importlib.util.find_spec("asyncssh") is None:
+        raise GpufleetError(
+            Reason.EXTRA_MISSING,
+            f"job {job_id} has no sshd that it could start, and what answers ssh without one is not installed here",
+            next_step=f"Install it: pip install 'gpufleet[ssh]'. Or use: gpuctl exec {job_id} -- sh",
+        )
 
 
 async def carry(settings: Settings, job_id: int, rank: int) -> int:
@@ -40,23 +74,25 @@ async def carry(settings: Settings, job_id: int, rank: int) -> int:
     return await run_in_job(settings, job_id, wanted)
 
 
-async def _account(settings: Settings, job_id: int, rank: int) -> str:
-    said = bytearray()
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The name of a job's account, empty for none, and whether it could start an sshd."""
 
-    async def take(fd: int, data: bytes) -> None:
-        if fd == STDOUT:
-            said.extend(data)
+    user: str
+    has_sshd: bool
 
+
+async def _looked(settings: Settings, job_id: int, rank: int) -> _Looked:
     async with connected_async(settings) as client:
-        await Execution(client, job_id, Wanted(argv=("id", "-un"), rank=rank), take).run()
-    name = said.decode(errors="replace").strip()
-    if not name or name.isdecimal():
+        done = await execute(client, job_id, ("/bin/sh", "-c", LOOK), b"", rank)
+    if done.problem:
         raise GpufleetError(
             Reason.EXTRA_MISSING,
-            f"the account of job {job_id} has no name on its node, or in its image, and sshd lets in none without",
-            next_step=f"Use: gpuctl exec {job_id} -- sh",
+            f"ssh needs a shell in job {job_id}: {done.problem}",
+            next_step=f"Run what its image has: gpuctl exec {job_id} -- PROGRAM",
         )
-    return name
+    user, sshd, *_ = [*done.stdout.decode(errors="replace").split("\n"), "", ""]
+    return _Looked("" if user.isdecimal() else user.strip(), bool(sshd.strip()))
 
 
 def _typed(options: Connection) -> list[str]:

@@ -19,15 +19,24 @@ def ssh(
     rank: Annotated[
         int, Option("--rank", metavar="N", min=0, help="Of a job on several nodes, the rank that is entered, 0.")
     ] = 0,
+    sshd: Annotated[
+        bool | None,
+        Option(
+            "--sshd/--no-sshd",
+            help="Have the job start an sshd, or do without; by default the first where there is one.",
+            show_default=False,
+        ),
+    ] = None,
     proxy: Annotated[
         bool, Option("--proxy", help="Carry ssh's own bytes between the job and standard input and output.")
     ] = False,
 ) -> None:
     """Enter a running job with the OpenSSH client.
 
-    The job starts the sshd of its node as its own account, for this connection: no port is opened, and no way to the
-    node is needed. Keys are made for it, and the job's host key is known beforehand. Options of ssh, scp, rsync and
-    editors: see ssh-config.
+    The job starts the sshd of its node or image as its own account, for this connection. Where there is none, gpuctl
+    answers ssh itself, and runs what it asks for as exec does. No port is opened, and no way to the node is needed.
+    Keys are made for it, and the job's host key is known beforehand. Options of ssh, scp, rsync and editors: see
+    ssh-config.
     For instance: gpuctl ssh 41
     """
     import asyncio
@@ -37,18 +46,20 @@ def ssh(
     from gpufleet.fleet.client import connected
     from gpufleet.fleet.named_jobs import only_id, read_selection
 
-    from .entering_by_ssh import carry, host_of
+    from .entering_by_ssh import Way, answer, carry, host_of
     from .ssh_keys import no_program
 
     settings = options.settings()
     with connected(settings) as client:
         job_id = only_id(client, read_selection([job]))
+    way = None if sshd is None else Way.SSHD if sshd else Way.HERE
     if proxy:
-        raise Exit(asyncio.run(carry(settings, job_id, rank)))
+        serve = answer if way is Way.HERE else carry
+        raise Exit(asyncio.run(serve(settings, job_id, rank)))
     program = shutil.which("ssh")
     if program is None:
         raise no_program("ssh")
-    host = asyncio.run(host_of(settings, options, job_id, rank))
+    host = asyncio.run(host_of(settings, options, job_id, rank, way))
     os.execv(program, [program, *host.as_words(), host.keys.name, *(["--", *words] if words else [])])
 
 

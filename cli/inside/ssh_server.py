@@ -14,18 +14,25 @@ SFTP_PLACES = (
 KEY_END = "."
 """Behind the host key; then the bytes of ssh begin."""
 
-NO_SSHD = (
-    "gpuctl: the job's node has no sshd that the job could start, or, of a job in a container, its image: have "
-    "openssh-server installed there (its service need not run), or use gpuctl exec"
-)
+NO_SSHD = "gpuctl: there is no sshd that the job could start: type gpuctl ssh or ssh-config again"
 NO_ACCOUNT = (
-    "gpuctl: the job's account has no name on its node, or, of a job in a container, in its image, and sshd lets "
-    "nobody in without one: use gpuctl exec"
+    "gpuctl: the job's account has no name, and sshd lets nobody in without: type gpuctl ssh or ssh-config again"
 )
+"""What is said where that was otherwise when ssh was told of the job: then it is answered without sshd."""
+
+FIND_SSHD = f"""sshd=$(command -v sshd) || for each in {SSHD_PLACES}; do [ -x "$each" ] && sshd=$each && break; done"""
+
+LOOK = f""": gpuctl looks for sshd
+user=$(id -un 2> /dev/null) || user=
+{FIND_SSHD}
+[ "$(id -u)" != 0 ] || grep -q '^CapEff:.*[1-9a-f]' /proc/self/status || sshd=  # it would be none of root's here
+printf '%s\\n' "$user" "$sshd"
+"""
+"""For /bin/sh: says the name of the job's account and where sshd is, a line each, empty where there is none."""
 
 SCRIPT = f""": gpuctl ssh
 umask 077
-sshd=$(command -v sshd) || for each in {SSHD_PLACES}; do [ -x "$each" ] && sshd=$each && break; done
+{FIND_SSHD}
 [ -n "$sshd" ] || {{ echo "{NO_SSHD}" >&2; exit 127; }}
 user=$(id -un 2> /dev/null) || {{ echo "{NO_ACCOUNT}" >&2; exit 126; }}
 for each in "${{TMPDIR:-/tmp}}"/gpufleet-ssh.*.*; do  # what was killed has left its own

@@ -92,9 +92,9 @@ class Forwarding:
         call: Any = None
         with contextlib.closing(connection):
             try:
-                call = await self._opened(port)
+                call = await self.opened(port)
                 self._told.pop(port, None)
-                await connection.carry(_pieces(call), lambda piece: call.write(_request(piece)))
+                await connection.carry(pieces_of(call), lambda piece: call.write(request_of(piece)))
                 await call.done_writing()
                 await call.code()
             except (Cut, OSError):
@@ -107,8 +107,8 @@ class Forwarding:
                 if call is not None:
                     call.cancel()
 
-    async def _opened(self, port: int) -> Any:
-        """A call that has reached the job. Raises GpufleetError."""
+    async def opened(self, port: int) -> Any:
+        """A call that has reached the port; it waits a while for scheduler and node. Raises GpufleetError."""
         until = time.monotonic() + OPEN_SECONDS_MAX
         while True:
             call = self._client.scheduler.ForwardPort()
@@ -144,10 +144,12 @@ def leads_to(each: Listening, job_id: int) -> str:
     return f"{HERE}:{each.local} leads to port {each.port} of job {job_id}"
 
 
-async def _pieces(call: Any) -> AsyncIterator[Piece]:
+async def pieces_of(call: Any) -> AsyncIterator[Piece]:
+    """What comes down by such a call."""
     while (message := await call.read()) is not grpc.aio.EOF:
         yield Piece(message.data, message.is_end)
 
 
-def _request(piece: Piece) -> Request:
+def request_of(piece: Piece) -> Request:
+    """What goes up by it."""
     return Request(data=piece.data, is_end=piece.is_end)

@@ -17,12 +17,15 @@ from cli.inside.ssh_server import NO_ACCOUNT, SCRIPT
 from gpufleet.config.agent_settings import IsolationSettings
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
+from tests.e2e.inside.caller import until_listens
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
+from tests.ports import kept_port
 
 PROGRAMS = ("ssh", "scp", "rsync", "ssh-keygen", "/usr/sbin/sshd")
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, PROGRAMS)), reason="needs openssh-client, openssh-server and rsync"
 )
+SERVER = Path(__file__).with_name("server.py")
 RANGE = {"GPUCTL_AGENT_ISOLATION_USERS": "range"}
 FIRST_UID = IsolationSettings().uid_first
 GPUCTL = (sys.executable, "-P", "-m", "gpufleet.cli")
@@ -46,6 +49,11 @@ class Laptop:
     def blocks(self) -> list[str]:
         """The lines that ssh-config wrote."""
         return (self.home / "state/gpufleet/gpuctl/ssh/config").read_text().splitlines()
+
+    def answer_here(self) -> None:
+        """Have ssh do without sshd, as ssh-config has it where there is none."""
+        file = self.home / "state/gpufleet/gpuctl/ssh/config"
+        file.write_text(file.read_text().replace(" --sshd ", " --no-sshd "))
 
     async def types(self, *words: str, data: bytes = b"") -> tuple[int, str]:
         """Type this; answers the exit code, and what came on standard output."""
@@ -130,6 +138,62 @@ async def test_another_key_is_not_let_in_and_a_host_key_of_another_job_is_not_ta
     assert "Host key verification failed" in laptop.said
     assert {each.stat().st_mode & 0o77 for each in folder.iterdir() if not each.suffix} == {0}
     await person.cancel(job, other)
+
+
+async def test_where_no_sshd_is_to_be_had_ssh_is_answered_here_and_scp_rsync_and_ports_work_as_well(
+    person: Client, shared_fleet: Fleet, tmp_path: Path
+) -> None:
+    laptop = Laptop(shared_fleet, tmp_path)
+    port = kept_port()
+    job = await person.submit(sys.executable, str(SERVER), str(port))
+    await until_listens(person, job)
+    here = (*GPUCTL, "ssh", "--no-sshd", str(job), "--")
+    line = "echo $GPUFLEET_JOB_ID; pwd; echo oh >&2; exit 3"
+    assert await laptop.types(*here, line) == (3, f"{job}\n{person.cwd}\n"), laptop.said
+    assert laptop.said == "oh\n"
+    assert (await laptop.types(*here, "kill -9 $$"))[0] == 255
+    assert (await laptop.types(*GPUCTL, "ssh-config", "--install", str(job)))[0] == 0, laptop.said
+    laptop.answer_here()
+    host, there = f"job-{job}", person.cwd
+    assert await laptop.ssh(host, "wc -c", data=b"x" * 1_000_000) == (0, "1000000\n"), laptop.said
+    assert (await laptop.ssh(host, "-tt", "tty"))[1].startswith("/dev/pts/"), laptop.said
+    assert await laptop.ssh(host, data=b"echo $(( 6 * 7 ))\n") == (0, "42\n"), laptop.said
+    (laptop.home / "model.bin").write_bytes(os.urandom(3_000_000))
+    (laptop.home / "data").mkdir()
+    (laptop.home / "data" / "c d.txt").write_text("words\n")
+    assert (await laptop.types("scp", "-F", str(laptop.config), "model.bin", f"{host}:model-2.bin"))[0] == 0, (
+        laptop.said
+    )
+    assert (there / "model-2.bin").read_bytes() == (laptop.home / "model.bin").read_bytes()
+    synced = await laptop.types("rsync", "-a", "-e", f"ssh -F {laptop.config}", "data/", f"{host}:data-2/")
+    assert synced[0] == 0, laptop.said
+    assert (there / "data-2" / "c d.txt").read_text() == "words\n"
+    assert await laptop.ssh("-W", f"localhost:{port}", host, data=b"echo\nhello\n") == (0, "hello\nbye"), laptop.said
+    assert (await laptop.ssh("-W", "localhost:1", host))[0] == 255
+    assert "no process of the job listens on port 1" in laptop.said
+    assert (await laptop.ssh("-W", "10.0.0.1:22", host))[0] == 255
+    assert "only the job's own ports are reached" in laptop.said
+    ran = [each for each in await person.story(job) if "exit 3" in each]
+    assert len(ran) == 1, ran
+    await person.cancel(job)
+    await person.wait(job)
+
+
+async def test_another_key_is_not_let_in_where_ssh_is_answered_here(
+    person: Client, shared_fleet: Fleet, tmp_path: Path
+) -> None:
+    laptop = Laptop(shared_fleet, tmp_path)
+    job = await running(person)
+    assert (await laptop.types(*GPUCTL, "ssh-config", "--install", str(job)))[0] == 0, laptop.said
+    laptop.answer_here()
+    await laptop.types("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(laptop.home / "another"))
+    as_another = ("-o", "IdentityFile=none", "-i", str(laptop.home / "another"), "-o", "BatchMode=yes")
+    proxy = next(line.strip().partition(" ")[2] for line in laptop.blocks() if "ProxyCommand" in line)
+    careless = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", f"ProxyCommand={proxy}")
+    code, _ = await laptop.types("ssh", "-F", "none", *careless, *as_another, "anybody@any", "true")
+    assert code == 255
+    assert "Permission denied" in laptop.said
+    await person.cancel(job)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only an agent that is root runs jobs as other accounts")
