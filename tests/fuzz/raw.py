@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from gpufleet.v1 import inference_pb2
+
+from gpufleet.net.local_stream import HEAD, MESSAGE, NONCE_BYTES, PROOF, STATUS
 from tests.fuzz.http2 import PREFACE, call, frame, message
+
+LOCAL = "worker's local socket"
+"""What speaks as gpufleet/net/local_stream.py does."""
 
 READ_SECONDS_MAX = 0.15
 SLOW_BYTES = 12
@@ -44,7 +50,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT"
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where somebody listens: HOST:PORT, or the path of a Unix socket."""
+    """Where somebody listens: HOST:PORT, or the path of a Unix socket, or the name of an abstract one."""
 
     name: str
     address: str
@@ -52,7 +58,7 @@ class Port:
     async def connect(self) -> socket.socket:
         """A connection, not blocking."""
         loop = asyncio.get_running_loop()
-        if self.address.startswith("/"):
+        if self.address.startswith(("/", "\0")):
             connection = socket.socket(socket.AF_UNIX)
             where: object = self.address
         else:
@@ -97,7 +103,9 @@ async def trouble(port: Port, random: Random, secret: str) -> str:
 
 
 def _bytes(random: Random, secret: str, name: str) -> bytes:
-    kinds = (_noise, _http, _http, _http, _smuggled, _http2, _tls) if name != "keeper" else (_noise, _frames)
+    kinds = {"keeper": (_noise, _frames), LOCAL: (_noise, _local)}.get(
+        name, (_noise, _http, _http, _http, _smuggled, _http2, _tls)
+    )
     return random.choice(kinds)(random, secret)
 
 
@@ -205,3 +213,19 @@ def _framed(random: Random, said: Any) -> bytes:
         body = random.choice((b"{", b"\xff" * 9, b"[" * 9_000, b'{"a": NaN}', b'"\\ud800"', b"[]", b"1"))
     length = random.choice((*[len(body)] * 9, 0, 2**32 - 1, len(body) + 5))
     return length.to_bytes(4, "big") + body
+
+
+def _local(random: Random, secret: str) -> bytes:
+    """For a worker's local socket: what is no proof, and behind a good one requests of who has no ticket."""
+    nonce = random.randbytes(random.choice((*[NONCE_BYTES] * 4, 0, 31, 64)))
+    requests = [
+        inference_pb2.StreamRequest(open=inference_pb2.OpenTurn(ticket=secret, width=2**31 - 1)),
+        inference_pb2.StreamRequest(leave=True),
+        inference_pb2.StreamRequest(input=inference_pb2.Input(sequence=2**62, text="\0" * 1_000)),
+    ]
+    said = [(PROOF, nonce)]
+    for _ in range(random.randrange(4)):
+        body = random.choice((random.choice(requests).SerializeToString(), random.randbytes(random.randrange(90)), b""))
+        said.append((random.choice((MESSAGE, MESSAGE, PROOF, STATUS, 255)), body))
+    lies = (0, 2**32 - 1, 64_001)
+    return b"".join(HEAD.pack(kind, random.choice((*[len(body)] * 9, *lies))) + body for kind, body in said)

@@ -13,9 +13,10 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import inference_pb2, scheduler_pb2, sessions_pb2
 
+from gpufleet.net.local_stream import can_be_local
 from tests.e2e.client import Client
 from tests.e2e.processes import DEADLINE_SECONDS, until
-from tests.fuzz.raw import Port
+from tests.fuzz.raw import LOCAL, Port
 from tests.fuzz.steering import MODEL, NODE, PROGRAM, STRANGE_MODELS, STRANGE_NODES
 from tests.fuzz.watching import Watched
 from tests.gateway.stage import Browser, Stage, browser
@@ -30,6 +31,9 @@ ROLES = ("user", "viewer", "worker")
 
 CLICK_SECONDS = 0.2
 """How often the session that holds is used."""
+
+LISTENS = "00010000"
+"""The flags of a socket that listens, in /proc/net/unix."""
 
 HOUR = Duration(seconds=3_600)
 
@@ -143,6 +147,7 @@ async def site(folder: Path) -> AsyncIterator[Site]:
                     "gateway": f"127.0.0.1:{grpc_port}",
                 }
                 (keeper,) = (agent.data / "keeper" / "keepers").glob("*/socket")
+                assert worker.process is not None and gateway.process is not None
                 made.ports = [
                     *(Port(f"{name} gRPC", address) for name, address in made.grpc.items()),
                     Port("gateway HTTP", stage.gateway),
@@ -151,9 +156,9 @@ async def site(folder: Path) -> AsyncIterator[Site]:
                     Port("gateway metrics", f"127.0.0.1:{own_metrics}"),
                     Port("replica", replica.endpoint),
                     Port("keeper", str(keeper)),
+                    *(Port(LOCAL, f"\0{name}") for name in _local_sockets(worker.process.pid)),
                 ]
                 await _know(made, folder, owners)
-                assert worker.process is not None and gateway.process is not None
                 (keeper_pid,) = agent.keeper_pids()
                 replica_pid = _pid_of_worker(admin.cwd)
                 made.watched = [
@@ -256,3 +261,10 @@ def _pid_of_worker(folder: Path) -> int:
         except OSError:
             continue
     raise AssertionError(f"no replica works in {folder}")
+
+
+def _local_sockets(pid: int) -> list[str]:
+    """The names of the abstract sockets at which a worker takes streams of gateways of its machine."""
+    own = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]] if can_be_local() else []
+    return [line[7][1:] for line in lines if len(line) > 7 and line[3] == LISTENS and f"socket:[{line[6]}]" in own]
