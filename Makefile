@@ -81,7 +81,7 @@ test-fast: $(READY) ## within a minute: what is pure, the stored format, fields,
 
 .PHONY: bench
 bench: $(READY) ## measure against floors of the same run; ARGS="--only path --jobs 500" for a part
-	$(BIN)/python -m bench $(ARGS)
+	GRPC_VERBOSITY=ERROR $(BIN)/python -m bench $(ARGS)
 
 # Where PyTorch and the driver are there already: make gpu-test GPU_PYTHON=python3 (docs/gpus.md).
 GPU_PYTHON ?= $(BIN)/python

@@ -69,5 +69,5 @@ def hyperqueue(folder: Path, cpus: int) -> Iterator[HyperQueue]:
     except ImportError:
         raise NotHere("HyperQueue is not installed: pip install hyperqueue") from None
     folder.mkdir()
-    with cluster.LocalCluster(folder, cluster.WorkerConfig(cores=cpus)) as running:
+    with cluster.LocalCluster(str(folder), cluster.WorkerConfig(cores=cpus)) as running:
         yield HyperQueue(running.client(), package.Job, folder)
