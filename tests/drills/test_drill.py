@@ -11,8 +11,8 @@ from tests.drills.links import check_permitted
 from tests.several_nodes.network import Network, NotPermitted
 
 SEED = 7
-SECONDS = 180.0
-"""How long things go wrong; with what it takes to settle the drill has five minutes."""
+SECONDS = 90.0
+"""How long things go wrong; with what it takes to settle the drill has four minutes."""
 
 
 @pytest.mark.timeout(1200)
