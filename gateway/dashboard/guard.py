@@ -59,16 +59,17 @@ def is_own_origin(origin: str | None, host: str | None) -> bool:
 
 def bearer_in(request: HTTPConnection) -> str | None:
     """The token that a program brings."""
-    given = request.headers.get("authorization")
+    given = next((value for name, value in request.headers.raw if name == b"authorization"), None)
     if given is None:
         return None
-    scheme, _, token = given.partition(" ")
+    scheme, _, token = given.decode("latin-1").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
 def address_of(request: HTTPConnection) -> str:
     """Where it comes from."""
-    return request.client.host if request.client is not None else ""
+    client: tuple[str, int] | None = request.scope.get("client")
+    return client[0] if client else ""
 
 
 async def json_body(request: Request) -> dict[str, Any]:

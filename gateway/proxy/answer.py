@@ -115,10 +115,11 @@ class Answer:
         self.status, lines, self._lines = self._parser.get_status_code(), self._lines, []
         if 100 <= self.status < 200:
             return
+        version = self._parser.get_http_version()
         codings = [value.lower() for name, value in lines if name == b"transfer-encoding"]
         if not 200 <= self.status <= STATUS_MAX:
             self._wrong = f"it has the status {self.status}"
-        elif self._parser.get_http_version() not in _VERSIONS:
+        elif version not in _VERSIONS:
             self._wrong = "it has another version"
         elif codings and codings != [b"chunked"]:
             self._wrong = "the coding of its body is not chunked"
@@ -126,7 +127,7 @@ class Answer:
             self.headers, self._since_bytes = lines, 0
             has_end = self._is_to_head or self.status in (204, 304) or bool(codings)
             self._ends_with_connection = not (has_end or any(name == b"content-length" for name, _ in lines))
-            self._keeps = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+            self._keeps = self._parser.should_keep_alive() and version == "1.1"
             self.is_whole = self._is_to_head
 
     def on_body(self, data: bytes) -> None:

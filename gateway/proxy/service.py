@@ -88,6 +88,7 @@ class Service:
         self._waiting = WaitingRequests[_Request]()
         self._ends = Ends()
         self._number = 0
+        self._now_s = asyncio.get_running_loop().time
 
     @property
     def ready(self) -> list[Upstream]:
@@ -112,7 +113,7 @@ class Service:
                 said.replicas.add(worker_start=replica.id, under_way=replica.under_way)
         oldest_s = self._waiting.oldest_s()
         if oldest_s is not None:
-            said.longest_wait.FromMilliseconds(round((_now_s() - oldest_s) * 1e3))
+            said.longest_wait.FromMilliseconds(round((self._now_s() - oldest_s) * 1e3))
         return said
 
     def line(self) -> Line:
@@ -170,7 +171,7 @@ class Service:
         if not self._waiting.has_room(caller, self._waiting_in_all()):
             message = f"as many requests as may wait for a replica of {self.name!r} already"
             raise self._busy(GpufleetError(Reason.LINE_FULL, message), self.waiting + 1)
-        request = _Request(caller, _now_s(), session, avoided)
+        request = _Request(caller, self._now_s(), session, avoided)
         self._waiting.add(request)
         self._changed()
         try:
@@ -193,7 +194,7 @@ class Service:
         """A request is over."""
         replica.under_way -= 1
         self.under_way -= 1
-        self._ends.add(_now_s())
+        self._ends.add(self._now_s())
         self._serve()
         self._changed()
 
@@ -202,18 +203,18 @@ class Service:
         program that breaks on some requests is of use to others."""
         if problem.was_sent:
             problem.replica = hashlib.blake2b(replica.id.encode(), digest_size=8).hexdigest()
-            problem.is_shared = replica.broke(_now_s())
+            problem.is_shared = replica.broke(self._now_s())
         if problem.was_kept:
             return
         log.warning("a replica failed", extra=fields(model=self.name, replica=replica.id, why=str(problem)))
         if problem.was_sent and len(self._replicas) == 1:
             return
-        replica.passed_over_until_s = _now_s() + PASSED_OVER_S
+        replica.passed_over_until_s = self._now_s() + PASSED_OVER_S
         # Not a moment too early: else who waits would wait for the next change.
         asyncio.get_running_loop().call_at(replica.passed_over_until_s + 0.001, self._serve)
 
     def _take(self, session: str, avoided: Upstream | None) -> Upstream | None:
-        found = choose(self._replicas.values(), _now_s(), session, avoided)
+        found = choose(self._replicas.values(), self._now_s(), session, avoided)
         if found is not None:
             self._number += 1
             found.used = self._number
@@ -249,7 +250,7 @@ class Service:
         return f"no replica of {self.name!r} is ready" + (f": {self.waits_for}" if self.waits_for else "")
 
     def _busy(self, error: GpufleetError, place: int) -> Busy:
-        estimate_s = self._ends.estimate_s(place, _now_s()) if self._replicas else None
+        estimate_s = self._ends.estimate_s(place, self._now_s()) if self._replicas else None
         return Busy(error, place, estimate_s)
 
 
@@ -260,7 +261,3 @@ def routing_of(said: sessions_pb2.GpuRouting) -> Routing:
         gpu_wait_s=said.gpu_wait.ToTimedelta().total_seconds(),
         gpu_queue_limit=said.gpu_queue_limit,
     )
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -165,10 +165,11 @@ class Proxy:
         ReplicaFailed, MODEL_DOWN; TimeoutError where the client takes nothing of its answer.
         """
         headers = request.headers.raw
-        with _modes_refused():
-            asked = mode_of(value_of(headers, MODE_HEADER))
-        if not service.cpu_model and asked is None:
+        said = value_of(headers, MODE_HEADER)
+        if not service.cpu_model and not said:
             return await self._pass(service, request, path, user, client, prefix)
+        with _modes_refused():
+            asked = mode_of(said)
         prefix = f"{PREFIX}/{service.name}" if prefix is None else prefix
         async with self._cpu_model(service) as twin:
             name = twin.name if twin is not None else ""
@@ -225,7 +226,7 @@ class Proxy:
             scheme=request.scope["scheme"].replace("ws", "http"),
             host=value_of(headers, b"host"),
             prefix=f"{PREFIX}/{service.name}" if prefix is None else prefix,
-            request_id=secrets.token_hex(8),
+            request_id=os.urandom(8).hex(),
             traceparent=span.traceparent or new_traceparent(),
             user=user,
         )
@@ -335,8 +336,8 @@ def _why_elsewhere(refused: Busy | GpufleetError) -> str:
 
 def _address(request: HTTPConnection) -> tuple[str, bytes]:
     """The program's name, and the path there as the client wrote it; empty for /m/NAME. Raises MODEL_NOT_FOUND."""
-    _, _, name, *rest = (*request.scope["raw_path"].split(b"/", 3), b"")[:4]
+    _, _, name, *rest = *request.scope["raw_path"].split(b"/", 3), b""
     text = name.decode("latin-1")
     if not NAME.fullmatch(text):
         raise GpufleetError(Reason.MODEL_NOT_FOUND, "an address of a program is /m/NAME/")
-    return text, b"/" + rest[0] if request.scope["raw_path"].count(b"/") > 2 else b""
+    return text, b"/" + rest[0] if len(rest) > 1 else b""

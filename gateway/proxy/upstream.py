@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
 
     def begin(self, method: str, target: bytes, headers: Sequence[Header], body: bytes, *, is_all: bool) -> None:
         """Send the head of a request, and what is there of its body: all of it, if `is_all`. Raises ReplicaFailed."""
-        lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target), *(b"%b: %b" % header for header in headers)]
+        lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target), *[b"%b: %b" % header for header in headers]]
         head = b"\r\n".join(lines)
         if head.count(b"\n") >= len(lines) or head.count(b"\r") >= len(lines) or b"\0" in head:
             raise ReplicaFailed("the request cannot be passed on: a line of it holds what ends lines")

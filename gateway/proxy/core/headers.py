@@ -51,6 +51,8 @@ _OF_THE_ORIGIN = frozenset(
     b"server".split()
 )
 
+_NOT_FOR_BROWSERS = HOP_BY_HOP | _OF_THE_ORIGIN
+
 _TOKEN = re.compile(rb"gf_[A-Za-z0-9_-]{43}")
 _OWN_COOKIES = (b"gpufleet_", b"__host-gpufleet_")
 _COOKIES_OF_THE_HOST = (b"gpufleet_", b"__host-", b"__secure-gpufleet")
@@ -94,10 +96,12 @@ def value_of(headers: Iterable[Header], wanted: bytes) -> str:
 
 def to_program(headers: Sequence[Header], origin: Origin) -> list[Header]:
     """The headers that a program gets. Where the body ends is said in one way."""
-    dropped = HOP_BY_HOP | _named_by_connection(headers)
+    dropped = _dropped(HOP_BY_HOP, headers)
     passed: list[Header] = [(b"host", (origin.own_host or origin.host).encode("latin-1"))]
+    is_chunked = False
     for name, value in headers:
         name = name.lower()
+        is_chunked = is_chunked or name == b"transfer-encoding"
         alike = name.replace(b"_", b"-")
         if alike in dropped or alike in _SAID_BY_US or alike.startswith(_SAID_BY_US_PREFIXES):
             continue
@@ -110,7 +114,7 @@ def to_program(headers: Sequence[Header], origin: Origin) -> list[Header]:
         elif origin.own_host and alike in (b"origin", b"referer"):
             value = _as_it_is_called(value, origin)
         passed.append((name, value))
-    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
+    if is_chunked:
         passed = [each for each in passed if each[0] != b"content-length"]
         passed.append((b"transfer-encoding", b"chunked"))
     return passed + _said_of(origin)
@@ -129,7 +133,7 @@ def of_web_socket(headers: Iterable[Header]) -> list[Header]:
 
 def to_browser(headers: Sequence[Header], origin: Origin) -> list[Header]:
     """The headers of a program's answer that pass, and those that are added."""
-    dropped = HOP_BY_HOP | _OF_THE_ORIGIN | _named_by_connection(headers)
+    dropped = _dropped(_NOT_FOR_BROWSERS, headers)
     is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
     passed: list[Header] = []
     for name, value in headers:
@@ -151,27 +155,30 @@ def to_browser(headers: Sequence[Header], origin: Origin) -> list[Header]:
     return passed
 
 
-def _named_by_connection(headers: Iterable[Header]) -> set[bytes]:
-    """What Connection names, but where the body ends: that is nobody's to drop."""
+def _dropped(always: frozenset[bytes], headers: Iterable[Header]) -> frozenset[bytes]:
+    """The same with what Connection names, but where the body ends: that is nobody's to drop."""
     values = [value for name, value in headers if name.lower() == b"connection"]
-    return {name.strip().lower() for value in values for name in value.split(b",")} - {b"content-length", b"host"}
+    if not values:
+        return always
+    named = {name.strip().lower() for value in values for name in value.split(b",")}
+    return always | (named - {b"content-length", b"host"})
 
 
 def _said_of(origin: Origin) -> list[Header]:
     node = f'"[{origin.client}]"' if ":" in origin.client else origin.client or "unknown"
     # A quoted string: a host comes from the client and may hold what would end the pair.
     host = origin.host.replace("\\", r"\\").replace('"', r"\"")
-    said = {
-        "x-forwarded-for": origin.client,
-        "x-forwarded-proto": origin.scheme,
-        "x-forwarded-host": origin.host,
-        "x-forwarded-prefix": origin.prefix,
-        "forwarded": f'for={node};host="{host}";proto={origin.scheme}',
-        "gpufleet-request-id": origin.request_id,
-        "gpufleet-user": origin.user,
-        "traceparent": origin.traceparent,
-    }
-    return [(name.encode(), value.encode("latin-1", "replace")) for name, value in said.items() if value]
+    said = (
+        (b"x-forwarded-for", origin.client),
+        (b"x-forwarded-proto", origin.scheme),
+        (b"x-forwarded-host", origin.host),
+        (b"x-forwarded-prefix", origin.prefix),
+        (b"forwarded", f'for={node};host="{host}";proto={origin.scheme}'),
+        (b"gpufleet-request-id", origin.request_id),
+        (b"gpufleet-user", origin.user),
+        (b"traceparent", origin.traceparent),
+    )
+    return [(name, value.encode("latin-1", "replace")) for name, value in said if value]
 
 
 def _as_it_is_called(value: bytes, origin: Origin) -> bytes:

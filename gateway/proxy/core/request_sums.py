@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .token_counts import Tokens
 
@@ -43,8 +44,7 @@ class Sums:
         return most <= TOKENS_SUM_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRequest:
+class EndedRequest(NamedTuple):
     """A request that a replica had. `status` is that of its answer, 0 where the replica gave none.
 
     `is_broken`: the replica ended before its answer was whole. `says_tokens`: it is one whose answer says its tokens.
