@@ -178,10 +178,13 @@ def _proxy_rows(house: House, run: Run) -> list[Row]:
     """nginx answers at both ends, so that what lies between is what is measured."""
     added: list[Row] = []
     rates: list[Row] = []
+    relayed: list[Row] = []
     with house.served(program=_answering(house.folder)) as path:
         port = int((house.folder / "answering" / "port").read_text())
         ours = f"http://127.0.0.1:{house.port}{path}/"
-        with _nginx(house.folder, "before", PASS, port) as before:
+        relay_port = free_port()
+        relay = [sys.executable, "-P", str(Path(__file__).with_name("relay.py")), str(relay_port), str(port)]
+        with _nginx(house.folder, "before", PASS, port) as before, running(relay, relay_port, house.folder):
             for _ in range(run.repeats):
                 direct = _wrk(f"http://127.0.0.1:{port}/", 1)[1]
                 theirs = _wrk(f"http://127.0.0.1:{before}/", 1)[1] - direct
@@ -190,7 +193,9 @@ def _proxy_rows(house: House, run: Run) -> list[Row]:
                 rate = _wrk(f"http://127.0.0.1:{before}/", CONNECTIONS)[0]
                 name = f"served program: requests at {CONNECTIONS} connections"
                 rates.append(Row(name, _wrk(ours, CONNECTIONS)[0], "/s", rate, "nginx"))
-    return [middle(added), middle(rates)]
+                name = f"a relay in Python that does nothing else: requests at {CONNECTIONS} connections"
+                relayed.append(Row(name, _wrk(f"http://127.0.0.1:{relay_port}/", CONNECTIONS)[0], "/s", rate, "nginx"))
+    return [middle(added), middle(rates), middle(relayed)]
 
 
 def _answering(folder: Path) -> list[str]:

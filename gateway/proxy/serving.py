@@ -336,8 +336,8 @@ def _why_elsewhere(refused: Busy | GpufleetError) -> str:
 
 def _address(request: HTTPConnection) -> tuple[str, bytes]:
     """The program's name, and the path there as the client wrote it; empty for /m/NAME. Raises MODEL_NOT_FOUND."""
-    _, _, name, *rest = *request.scope["raw_path"].split(b"/", 3), b""
-    text = name.decode("latin-1")
-    if not NAME.fullmatch(text):
+    parts: list[bytes] = request.scope["raw_path"].split(b"/", 3)
+    name = parts[2].decode("latin-1") if len(parts) > 2 else ""
+    if not NAME.fullmatch(name):
         raise GpufleetError(Reason.MODEL_NOT_FOUND, "an address of a program is /m/NAME/")
-    return text, b"/" + rest[0] if len(rest) > 1 else b""
+    return name, b"/" + parts[3] if len(parts) > 3 else b""

@@ -23,10 +23,10 @@ def program_at(host: str, homes: Iterable[str]) -> ProgramHost | None:
     that a program with a capital in its name has none. Where one home lies below another, no program of the upper one
     has the lower one's host, nor those of its programs."""
     whole, colon, port = host.lower().partition(":")
-    longest_first = sorted(homes, key=len, reverse=True)
-    if whole in longest_first:
+    homes = tuple(homes)
+    if whole in homes:
         return None
-    for home in longest_first:
+    for home in sorted(homes, key=len, reverse=True):
         name = whole.removesuffix(f".{home}")
         if name != whole and NAME.fullmatch(name):
             return ProgramHost(name, home + colon + port)
