@@ -12,10 +12,11 @@ from pathlib import Path
 from tests.cli.terminal import Terminal
 from tests.containers.engine import EngineOfTests, import_image
 from tests.e2e.fleet import Fleet
-from tests.e2e.output.test_terminals import environment, gpuctl
+from tests.e2e.output.test_terminals import environment, gpuctl, job_of
 
 PAGE = (Path(__file__).parents[3] / "docs/containers.md").read_text()
-LINES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+LINES = [line for language, block in BLOCKS if not language for line in block.splitlines()]
 PROGRAMS = {"python": 'echo "python $1 in $PWD"', "serve": "echo served"}
 """What the images of the page have beside a shell, as scripts of it."""
 
@@ -56,7 +57,7 @@ def said(fleet: Fleet, folder: Path, line: str, data: bytes = b"") -> str:
 
 def shell(fleet: Fleet, line: str) -> str:
     with closing(Terminal(*shlex.split(line)[1:], environment=environment(fleet))) as terminal:
-        terminal.wait_for("$ ")
+        job_of(terminal)  # keys go to it from now on
         terminal.type("cat /etc/os-release\n")
         terminal.wait_for("NAME=")
         terminal.type("exit\n")
