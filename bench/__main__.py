@@ -10,6 +10,7 @@ from pathlib import Path
 
 from . import (
     calls,
+    commands,
     files,
     history,
     isolation,
@@ -37,6 +38,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "output": output.measure,
     "files": files.measure,
     "standing": standing.measure,
+    "commands": commands.measure,
     "sampling": sampling.measure,
     "history": history.measure,
     "live": live.measure,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -135,11 +136,14 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
 
-def wall_ms(argv: list[str], environment: dict[str, str], count: int) -> float:
-    """Median wall time of a command, in milliseconds."""
-    times: list[float] = []
-    for _ in range(count):
-        begin = time.perf_counter()
-        subprocess.run(argv, env={**os.environ, **environment}, check=True, stdout=subprocess.DEVNULL)
-        times.append((time.perf_counter() - begin) * 1e3)
-    return statistics.median(times)
+def wall_ms(commands: Mapping[str, Sequence[str]], environment: dict[str, str], rounds: int) -> dict[str, float]:
+    """Median wall time of each command, in milliseconds; by turns, as the machine is not always as busy."""
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, argv in commands.items():
+            begin = time.perf_counter()
+            subprocess.run(
+                argv, env={**os.environ, **environment}, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+            times[name].append((time.perf_counter() - begin) * 1e3)
+    return {name: statistics.median(each) for name, each in times.items()}

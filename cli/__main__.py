@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gpufleet.telemetry.grpc_log import keep_grpc_silent
+from gpufleet.net.grpc_import import import_grpc_lightly
 
 from . import errors
-from .app import command_line
+from .declaring import Exit
 from .menu import MODULES
+from .plain_call import plain_call
 
 
 def main() -> NoReturn:
@@ -30,16 +31,31 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and answer its exit code."""
-    keep_grpc_silent()
+    import_grpc_lightly()
     command = _command_of(arguments)
     try:
-        code = command_line().main(args=list(arguments), prog_name="gpuctl", standalone_mode=False)
+        code = _done(arguments)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return code
     except KeyboardInterrupt:
         return errors.INTERRUPTED
     except Exception as problem:
         return _failed(errors.first_of(problem), command, arguments)
+
+
+def _done(arguments: Sequence[str]) -> int:
+    """Do what is typed."""
+    try:
+        call = plain_call(arguments)
+        if call is not None:
+            call()
+            return 0
+        from .app import command_line
+
+        code = command_line().main(args=list(arguments), prog_name="gpuctl", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except Exit as end:
+        return end.code
 
 
 TAKE_A_WORD = ("--scheduler", "--context", "--token-file")

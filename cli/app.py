@@ -12,8 +12,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from .errors import ReaderLeft
+from .following_options import FOLLOWING
 from .menu import MODULES, OF_OTHERS, PANELS
-from .options import CONNECTION, FOLLOWING, spread
+from .options import CONNECTION
+from .plain_call import command_of
+from .spreading import spread
 
 GENERAL = "Options"
 SHARED = (GENERAL, FOLLOWING, CONNECTION)
@@ -230,8 +233,7 @@ def _gpuctl(
 
 
 def _load(name: str) -> Any:
-    module = importlib.import_module(f"{__package__}.{MODULES[name]}")
-    found: typer.Typer | Callable[..., None] = getattr(module, name.replace("-", "_"))
+    found: typer.Typer | Callable[..., None] = command_of(name)
     if isinstance(found, typer.Typer):
         loaded = get_command(found)
         loaded.name = name
@@ -239,11 +241,17 @@ def _load(name: str) -> Any:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(
         name,
-        cls=getattr(found, "command_class", Command),
+        cls=_class_of(found),
         context_settings=getattr(found, "context_settings", None),
         add_help_option=getattr(found, "has_help", True),
     )(spread(found))
     return get_command(app)
+
+
+def _class_of(command: Callable[..., None]) -> type[Command]:
+    module, _, name = getattr(command, "command_class", "app.Command").rpartition(".")
+    found: type[Command] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+    return found
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any) -> None:

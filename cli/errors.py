@@ -11,9 +11,7 @@ import errno
 import os
 import re
 import sys
-from typing import Any
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gpufleet.errors import (
     GpufleetError,
@@ -26,6 +24,9 @@ from gpufleet.errors import (
     as_object,
 )
 from gpufleet.fleet.exit_codes import OWN_FAILURE
+
+if TYPE_CHECKING:
+    import typer
 
 FAILED = 1
 USAGE = 2
@@ -87,7 +88,7 @@ def exit_code(problem: BaseException, command: str) -> int:
         if problem.reason is Reason.TLS_FAILED:
             return UNAVAILABLE  # nobody was reached who could refuse
         return next((code for kind, code in _CODES if isinstance(problem, kind)), FAILED)
-    return USAGE if isinstance(problem, typer.TyperException) else FAILED
+    return USAGE if _is_mistyped(problem) else FAILED
 
 
 def report(problem: Exception, command: str, *, as_json: bool) -> None:
@@ -140,9 +141,15 @@ def _as_object(problem: Exception, command: str) -> dict[str, Any]:
 
 def _said_of(problem: Exception, command: str) -> tuple[str, str, str]:
     """The reason, what is wrong, and what to type next."""
-    if isinstance(problem, typer.TyperException):
+    if _is_mistyped(problem):
         return "USAGE", _usage_message(problem), _usage_next_step(problem, command)
     return "INTERNAL", _internal_message(problem), _INTERNAL_NEXT_STEP
+
+
+def _is_mistyped(problem: BaseException) -> TypeGuard[typer.TyperException]:
+    """Whether it is typer that complains; where nobody has imported it, it is not."""
+    typer = sys.modules.get("typer")
+    return typer is not None and isinstance(problem, typer.TyperException)
 
 
 def _usage_message(problem: typer.TyperException) -> str:

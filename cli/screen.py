@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable
 from datetime import datetime
@@ -19,7 +18,11 @@ from .render.terminal_text import for_terminal
 def look(form: str) -> Look:
     """How to draw on stdout: the terminal's width, 80 columns without one, no limit for `wide`."""
     is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size((WIDTH, 24)).columns if is_terminal else WIDTH
+    width = WIDTH
+    if is_terminal:
+        import shutil
+
+        width = shutil.get_terminal_size((WIDTH, 24)).columns
     is_wide = form == "wide"
     return Look(
         width=None if is_wide else max(width, 40),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from gpufleet.config.gateway_settings import GatewaySettings
-from gpufleet.config.merged import Live
+from gpufleet.config.live import Live
 from gpufleet.config.paths import log_file
 from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.host import event_loop

@@ -14,7 +14,7 @@ import uvicorn
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.config.gateway_settings import GatewaySettings
-from gpufleet.config.merged import Live
+from gpufleet.config.live import Live
 from gpufleet.errors import GpufleetError
 from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.host.facts import raise_open_files

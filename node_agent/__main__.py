@@ -19,7 +19,7 @@ from pathlib import Path
 from gpufleet.v1.node_pb2 import NodeInfo
 
 from gpufleet.config.agent_settings import RANGE, SHARED, AgentSettings
-from gpufleet.config.merged import Live
+from gpufleet.config.live import Live
 from gpufleet.config.paths import log_file
 from gpufleet.devices.device import DeviceSource
 from gpufleet.devices.host import host_facts

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from gpufleet.config.merged import Live, Resolved, load_program
+from gpufleet.config.live import Live
+from gpufleet.config.merged import Resolved, load_program
 from gpufleet.config.paths import log_file, program_config_file
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason, as_lines

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.config.band_settings import BandSettings
-from gpufleet.config.merged import Live as LiveSettings
+from gpufleet.config.live import Live as LiveSettings
 from gpufleet.config.scheduler_settings import MANUAL, SchedulerSettings
 from gpufleet.config.session_numbers import NUMBERS, SessionNumbers
 from gpufleet.errors import GpufleetError

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from gpufleet.config.merged import Change
+from gpufleet.config.live import Change
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError
 from gpufleet.telemetry.logs import fields

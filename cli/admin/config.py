@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
-
 from ..app import Family
+from ..declaring import Argument, Option
 from ..options import Connection, Printing
 
 config = Family("config", "Write, check and show settings; choose a scheduler.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typer import Exit
-
+from ..declaring import Exit
 from ..doctor.wishes import Wishes
 from ..options import Printing
 

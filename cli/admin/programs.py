@@ -56,4 +56,4 @@ def _become(module: str, arguments: list[str]) -> NoReturn:
 
 
 for _command in (scheduler, agent, worker, gateway):
-    _command.__dict__.update(command_class=Passed, has_help=False)
+    _command.__dict__.update(command_class="admin.programs.Passed", has_help=False)

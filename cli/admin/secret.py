@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
-
 from ..app import Family
+from ..declaring import Argument, Option
 from ..options import Printing
 
 secret = Family("secret", "Set, list and remove secrets, which jobs are given with --secret.")

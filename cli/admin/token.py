@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from ..app import Family
+from ..declaring import Argument, Option
 from ..options import Printing
 
 token = Family("token", "Make, list and revoke tokens.")

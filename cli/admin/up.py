@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Exit, Option
+from ..declaring import Exit, Option
 
 GATEWAY_PORT = 7860
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Option
-
+from ..declaring import Option
 from ..options import Printing
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from typer import Option
-
+from ..declaring import Option
 from ..options import Printing
 
 

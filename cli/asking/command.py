@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
-
 from ..completion import complete_models
+from ..declaring import Argument, Exit, Option
 from ..options import Printing
 
 Model = Annotated[

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
-
+from ..declaring import Argument, Exit, Option
 from ..options import Connection
 from .job_options import BatchJobOptions
 

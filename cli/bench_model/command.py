@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
-
 from ..asking.command import Address, Gateway, Model
+from ..declaring import Argument, Exit, Option
 from ..options import Printing
 
 Requests = Annotated[

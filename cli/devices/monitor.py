@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Exit
-
-from ..app import WatchedCommand
+from ..declaring import Argument, Exit, of_class
 from ..options import Printing
 from .monitor_options import MonitorOptions
 
 
+@of_class("app.WatchedCommand")
 def monitor(
     options: Printing,
     wanted: MonitorOptions,
@@ -27,6 +26,3 @@ def monitor(
     from .monitoring import run_monitor
 
     raise Exit(run_monitor(options.settings(), wanted, command or []))
-
-
-monitor.__dict__["command_class"] = WatchedCommand

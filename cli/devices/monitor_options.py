@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
 from ..completion import complete_nodes
+from ..declaring import Option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Exit, Option
-
 from ..completion import complete_nodes
+from ..declaring import Exit, Option
 from ..options import Printing
 
 SORTS_IN_WORDS = "node, load, memory, power, temperature, job or user"

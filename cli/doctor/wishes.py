@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from ..declaring import Option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from gpufleet.v1 import job_pb2
 
-from ..render.terminal_text import TerminalText
+if TYPE_CHECKING:
+    from ..render.terminal_text import TerminalText
 
 LINE_BYTES_MAX = 65_536
 """A longer line is broken, so that a job without line ends cannot fill the memory."""
@@ -25,8 +26,12 @@ class Streams:
     ) -> None:
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
-        shown = () if passes_all else (self._stdout, self._stderr)
-        self._texts = {id(each): TerminalText() for each in shown if each.isatty()}
+        self._texts: dict[int, TerminalText] = {}
+        for each in () if passes_all else (self._stdout, self._stderr):
+            if each.isatty():
+                from ..render.terminal_text import TerminalText
+
+                self._texts[id(each)] = TerminalText()
         self.is_raw = False
         """Whether the terminal does not begin a new line by itself: a program of the job has it."""
         self._is_within_line = False

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Exit, Option
-
 from ..completion import complete_jobs
+from ..declaring import Argument, Exit, Option
 from ..options import Connection
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import grpc
-import typer
 from google.protobuf.field_mask_pb2 import FieldMask
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
@@ -26,6 +25,7 @@ from gpufleet.text.spelling import did_you_mean
 from gpufleet.text.units import counted, parse_duration
 
 from .. import screen
+from ..declaring import Exit
 from ..errors import REFUSED, Declined
 from ..options import Printing
 from ..printing import print_message
@@ -111,7 +111,7 @@ def change_jobs(
         like = "is like that" if filters.are_given else "waits or runs"
         screen.tell(f"Nothing to change: no job of yours {like}.")
     if not is_of_many and must_be_changed:
-        raise typer.Exit(REFUSED)
+        raise Exit(REFUSED)
 
 
 def _selectors(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
+from ..declaring import Argument, Option
 from ..options import Printing
 from .filter_options import Filters, Which
 

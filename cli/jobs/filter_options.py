@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from typer import Argument
-
 from ..completion import complete_jobs
+from ..declaring import Argument
 from ..options import in_panel
 
 Which = Annotated[

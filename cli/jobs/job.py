@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from ..completion import complete_jobs
+from ..declaring import Argument, Option
 from ..options import Printing
 
 Which = Annotated[

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Exit, Option
-
+from ..declaring import Exit, Option
 from ..options import Printing
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typer import Exit
-
-from ..options import PrintingAndFollowing
+from ..declaring import Exit
+from ..following_options import PrintingAndFollowing
 from .filter_options import Filters, Which
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typer import Exit
-
+from ..declaring import Exit
+from ..following_options import Following
 from ..jobs.filter_options import Which
-from ..options import Following
 from .log_options import LogOptions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from typer import Option
+from ..declaring import Option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpufleet.text.cleaning import clean
 
@@ -44,16 +44,14 @@ class Look:
     terminal_width: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A text with a colour."""
 
     text: str
     colour: Colour | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class Column(NamedTuple, Generic[T]):
     """A column, and what it shows of the thing that a row stands for.
 
     Without `least` it is never cut; with it, it may shrink to that many characters.

@@ -5,12 +5,12 @@ The command itself changes where the script comes through a pipe.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpufleet.errors import invalid
 
@@ -18,8 +18,7 @@ SCRIPT_BYTES_READ_MAX = 65_536
 """How far into the file lines of options are looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(NamedTuple):
     """Interpreters that read their words alike."""
 
     names: re.Pattern[str]
@@ -41,8 +40,7 @@ _LINE_CHARS_MAX = 4_096
 """A quoted line for the shell that is longer is no call of one script."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A script, and the beginning of what is in it."""
 
     name: str
@@ -126,8 +124,8 @@ def _file_of(name: str, folder: Path) -> Path:
     here = folder / name
     if "/" in name or here.exists():
         return here
-    found = shutil.which(name)
-    return Path(found) if found else here
+    found = (Path(each, name) for each in os.get_exec_path())
+    return next((each for each in found if each.is_file() and os.access(each, os.X_OK)), here)
 
 
 MARK = "#gpuctl"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Context
 
 from ..app import Family
 from ..completion import complete_models
-from ..options import Printing, spread
+from ..declaring import Argument, Option
+from ..options import Printing
+from ..spreading import spread
 
 models = Family("models")
 sessions = Family("sessions")

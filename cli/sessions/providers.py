@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Exit, Option
+from ..declaring import Exit, Option
 
 
 def providers(

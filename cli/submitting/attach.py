@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Exit, Option
-
 from gpufleet.fleet.submitting.job_options import JobOptions
 
 from ..completion import complete_jobs
-from ..options import Following
-from .job_command import ShellCommand
+from ..declaring import Argument, Exit, Option, of_class
+from ..following_options import Following
 
 TAIL_LINES = 24
 """What is shown again to who comes back: a screenful."""
 
 
+@of_class("submitting.job_command.ShellCommand")
 def shell(
     job: JobOptions,
     options: Following,
@@ -29,20 +28,19 @@ def shell(
     It waits for its turn like any job. ~. at the beginning of a line detaches: the shell goes on, holding its GPUs,
     and gpuctl attach comes back to it. Exit codes as for gpuctl run; 0 when you detach.
     """
-    import asyncio
-
     from gpufleet.fleet.submitting.input_folder import described
     from gpufleet.fleet.submitting.uploading import upload_what_goes_along
 
     from ..screen import NOTICES
-    from .attached import run_attached, shell_request
     from .estimating import estimated
+    from .shell_job import shell_request
+    from .staying import stay
 
     settings = options.settings()
     job, folder = described(settings, estimated(settings, job))
     request = shell_request(job, command or [])
     upload_what_goes_along(settings, job.file or (), folder, request.specs[0], NOTICES)
-    raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs)))
+    raise Exit(stay(settings, request))
 
 
 def attach(
@@ -75,6 +73,3 @@ def attach(
         job_id = only_id(client, selection)
     work = attach_again(settings, job_id, settings.time_outs, tail_lines=tail, take_over=take_over)
     raise Exit(asyncio.run(work))
-
-
-shell.__dict__["command_class"] = ShellCommand

@@ -7,34 +7,31 @@ import contextlib
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import AsyncClient, connected_async
+from gpufleet.fleet.client import BegunCall
 from gpufleet.fleet.exit_codes import OWN_FAILURE, SIGNALLED
 from gpufleet.fleet.following.core import SECOND_WITHIN_S, Interrupts, Meaning, TimeOuts
 from gpufleet.fleet.following.output import OutputFeed, OutputRequest, Writer
 from gpufleet.fleet.following.shell import FollowingEnd, follow
-from gpufleet.fleet.inside.forwarding import Forwarding, leads_to
-from gpufleet.fleet.inside.ports import Listening
 from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
 from gpufleet.fleet.settings import Settings
-from gpufleet.fleet.submitting.job_options import JobOptions
-from gpufleet.fleet.submitting.requests import in_options, outcome_unknown, request_of
+from gpufleet.fleet.submitting.requests import in_options, new_request_id, outcome_unknown
 
-from ..attaching.keyboard import STDIN, STDOUT, Keyboard, Watched
-from ..attaching.terminal import has_terminal
 from ..errors import INTERRUPTED
 from ..following.writers import Plain, Streams
-from ..inside.showing import showing
-from ..render.words import place
-from .starting import tell_setup
-from .submission import refuse_many
+from .staying import tell_interrupted
 from .tracing import Tracing, tracing
+
+if TYPE_CHECKING:
+    from gpufleet.fleet.inside.ports import Listening
+
+    from ..attaching.keyboard import Keyboard
 
 CANCEL_REASON = "interrupted in gpuctl run"
 
@@ -45,16 +42,17 @@ async def run_attached(
     limits: TimeOuts,
     ports: Sequence[Listening] = (),
     *,
+    begun: BegunCall[scheduler_pb2.SubmitResponse] | None = None,
     page: str | None = None,
     opens: bool = False,
 ) -> int:
     """Submit one job, follow it to its end and answer its exit code. `ports` here lead to the job's meanwhile.
 
-    `page` is what is to be seen at the first of them, behind its address; it is said, and with `opens` a browser is
-    opened on it, as soon as the job answers.
+    `begun` is its submit, where that is on its way already. `page` is what is to be seen at the first of the ports,
+    behind its address; it is said, and with `opens` a browser is opened on it, as soon as the job answers.
     """
     with tracing() as trace:
-        return await _run_attached(settings, request, limits, trace, ports, page, opens=opens)
+        return await _run_attached(settings, request, limits, trace, ports, begun, page, opens=opens)
 
 
 async def _run_attached(
@@ -63,6 +61,7 @@ async def _run_attached(
     limits: TimeOuts,
     trace: Tracing,
     ports: Sequence[Listening],
+    begun: BegunCall[scheduler_pb2.SubmitResponse] | None,
     page: str | None,
     *,
     opens: bool,
@@ -70,26 +69,37 @@ async def _run_attached(
     async with connected_async(settings) as client:
         try:
             with trace.submitting("gpuctl run", request) as metadata:
-                answer = await client.call_again(client.scheduler.Submit, request, metadata=metadata)
+                answer = await client.call_again(client.scheduler.Submit, request, metadata=metadata, begun=begun)
         except GpufleetError as problem:
             raise in_options(outcome_unknown(problem, request.request_id)) from None
         except asyncio.CancelledError:
-            Streams().note("interrupted before the scheduler answered; whether there is a job: gpuctl queue --mine")
+            tell_interrupted()
             raise
         session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
         for note in answer.notes:
             session.say(note)
-        forwarding = Forwarding(client, answer.job.id, 0, session.say)
-        async with forwarding.serve(ports):
-            for each in ports:
-                session.say(leads_to(each, answer.job.id))
-            async with (
-                showing(forwarding, ports[0], page, session.say, opens=opens) if page else contextlib.nullcontext()
-            ):
-                code = await session.run()
+        if ports:
+            code = await _run_with_ports(client, session, answer.job.id, ports, page, opens=opens)
+        else:
+            code = await session.run()
         if session.has_ended and request.specs[0].results:
             await _bring_back(settings, session, answer.job.id)
         return code
+
+
+async def _run_with_ports(
+    client: AsyncClient, session: Attached, job_id: int, ports: Sequence[Listening], page: str | None, *, opens: bool
+) -> int:
+    from gpufleet.fleet.inside.forwarding import Forwarding, leads_to
+
+    from ..inside.showing import showing
+
+    forwarding = Forwarding(client, job_id, 0, session.say)
+    async with forwarding.serve(ports):
+        for each in ports:
+            session.say(leads_to(each, job_id))
+        async with showing(forwarding, ports[0], page, session.say, opens=opens) if page else contextlib.nullcontext():
+            return await session.run()
 
 
 async def _bring_back(settings: Settings, session: Attached, job_id: int) -> None:
@@ -147,6 +157,8 @@ class Attached:
         self._keyboard: Keyboard | None = None
         writer: Writer = Plain(self._streams)
         if job.spec.input:
+            from ..attaching.keyboard import Keyboard, Watched
+
             self._keyboard = Keyboard(
                 job,
                 self._streams,
@@ -248,7 +260,7 @@ class Attached:
     async def _forward(self) -> None:
         job_id = self._job.id
         again = f"Ctrl-C again within {SECOND_WITHIN_S:g} s cancels it"
-        request = scheduler_pb2.SignalJobRequest(signal=signal.SIGINT, request_id=uuid.uuid4().hex)
+        request = scheduler_pb2.SignalJobRequest(signal=signal.SIGINT, request_id=new_request_id())
         request.jobs.job_ids.append(job_id)
         try:
             answer = await self._client.call(self._client.scheduler.SignalJob, request)
@@ -294,6 +306,8 @@ class Attached:
             self._run_errand(self._tell_setup())
 
     async def _tell_setup(self) -> None:
+        from .starting import tell_setup
+
         self._setup_told = await tell_setup(
             self._client, self._job.id, lambda: self._is_starting, self.say, self._setup_told
         )
@@ -331,36 +345,9 @@ def state_in_words(job: job_pb2.Job) -> str:
 
 def place_in_words(job: job_pb2.Job) -> str:
     """Where the newest attempt runs, or is about to."""
+    from ..render.words import place
+
     places = ", ".join(place(rank) for rank in job.attempts[-1].ranks)
     attempt = f", attempt {job.attempt_count}" if job.attempt_count > 1 else ""
     verb = "starts" if job.state == job_pb2.JOB_STATE_STARTING else "runs"
     return f"job {job.id} {verb} on {places}{attempt}"
-
-
-SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
-"""The shell of the node, not that of the submitter's machine, which the node may not have."""
-
-SHELL_NAME = "shell"
-
-GRACE_SECONDS = 5
-"""A shell that waits for a command does not end by SIGTERM; what runs in its foreground gets this long."""
-
-
-def shell_request(options: JobOptions, command: Sequence[str]) -> scheduler_pb2.SubmitRequest:
-    """The request for a shell, or another command, with a terminal. Raises INVALID_ARGUMENT without one here."""
-    if not has_terminal(STDIN, STDOUT):
-        raise invalid(
-            "gpuctl shell",
-            "it needs a terminal, and standard input or output is none",
-            next_step="Pipe commands into: gpuctl run -i -- sh",
-        )
-    request = request_of(options, command or SHELL, request_id=None, dry_run=False)
-    refuse_many(request)
-    spec = request.specs[0]
-    spec.input = job_pb2.INPUT_MODE_TERMINAL
-    spec.no_requeue = True
-    if not command:
-        spec.name = spec.name or SHELL_NAME
-        if options.grace is None:
-            spec.grace.FromSeconds(GRACE_SECONDS)
-    return request

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Exit, Option
-
+from ..declaring import Argument, Exit, Option
 from ..options import Printing
 from .submit import SharedRoot
 

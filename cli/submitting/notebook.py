@@ -7,12 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
-
 from gpufleet.fleet.submitting.job_options import JobOptions
 
-from ..options import Following
-from .job_command import ShellCommand
+from ..declaring import Argument, Exit, Option, of_class
+from ..following_options import Following
 
 if TYPE_CHECKING:
     from gpufleet.v1 import scheduler_pb2
@@ -33,6 +31,7 @@ exit 127
 """
 
 
+@of_class("submitting.job_command.ShellCommand")
 def notebook(
     job: JobOptions,
     options: Following,
@@ -55,7 +54,6 @@ def notebook(
     brought here. Jupyter must be installed on the node.
     For instance: gpuctl notebook --gpus 1 --upload . --download '*.ipynb'
     """
-    import asyncio
     import secrets
 
     from gpufleet.fleet.inside.ports import listening
@@ -64,8 +62,8 @@ def notebook(
     from gpufleet.fleet.submitting.uploading import upload_what_goes_along
 
     from ..screen import NOTICES
-    from .attached import run_attached
     from .estimating import estimated
+    from .staying import stay
     from .submission import refuse_many
 
     settings = options.settings()
@@ -81,10 +79,7 @@ def notebook(
             )
         opens = has_desktop(os.environ, sys.platform) if open_ is None else open_
         page = f"?token={token}"
-        raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs, ports, page=page, opens=opens)))
-
-
-notebook.__dict__["command_class"] = ShellCommand
+        raise Exit(stay(settings, request, ports, page=page, opens=opens))
 
 
 def _command(port: int, arguments: tuple[str, ...] | list[str]) -> list[str]:

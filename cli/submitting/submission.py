@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -11,16 +10,11 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.fleet.client import Client, connected
-from gpufleet.fleet.named_jobs import only_id, read_selection
 from gpufleet.fleet.settings import Settings
 from gpufleet.fleet.submitting.job_options import JobOptions
-from gpufleet.fleet.submitting.requests import in_options, outcome_unknown
+from gpufleet.fleet.submitting.requests import in_options, new_request_id, outcome_unknown
 from gpufleet.text.units import counted
 
-from .. import screen
-from ..printing import print_message
-from ..render.job import request_lines, when
-from ..render.table import Look
 from .tracing import tracing
 
 STARTS_NOW = "NEXT_PASS"
@@ -53,10 +47,12 @@ def rerun_of(
             "it runs what failed again as it was, and takes no command and no other option of a job",
             next_step=f"Write: gpuctl submit --rerun-failed {which}",
         )
+    from gpufleet.fleet.named_jobs import only_id, read_selection
+
     with connected(settings) as client:
         job_id = only_id(client, read_selection([which]))
     return scheduler_pb2.SubmitRequest(
-        rerun_failed_job_id=job_id, request_id=request_id or uuid.uuid4().hex, dry_run=dry_run
+        rerun_failed_job_id=job_id, request_id=request_id or new_request_id(), dry_run=dry_run
     )
 
 
@@ -69,6 +65,8 @@ def submit_job(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None
         except GpufleetError as problem:
             raise in_options(outcome_unknown(problem, request.request_id)) from None
         if settings.format in ("json", "jsonl"):
+            from ..printing import print_message
+
             print_message(answer, settings.format)
         elif request.dry_run:
             _tell_dry_run(request, answer)
@@ -92,6 +90,8 @@ def _print_ids(answer: scheduler_pb2.SubmitResponse, explained: scheduler_pb2.Ex
     for note in answer.notes:
         print(f"gpuctl: {note}", file=sys.stderr)
     if sys.stderr.isatty():
+        from ..render.job import when
+
         job = answer.job
         if job.wait_reason.sentence:
             place = f" in place {job.queue_position:,}" if job.queue_position else ""
@@ -103,6 +103,10 @@ def _print_ids(answer: scheduler_pb2.SubmitResponse, explained: scheduler_pb2.Ex
 
 
 def _tell_dry_run(request: scheduler_pb2.SubmitRequest, answer: scheduler_pb2.SubmitResponse) -> None:
+    from .. import screen
+    from ..render.job import request_lines
+    from ..render.table import Look
+
     reason = answer.job.wait_reason.sentence
     waits = answer.job.queue_position and answer.job.wait_reason.reason != STARTS_NOW
     place = f", in place {answer.job.queue_position:,}" if waits else ""

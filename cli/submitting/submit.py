@@ -6,22 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
-
 from gpufleet.fleet.submitting.job_options import JobOptions
 
-from ..options import Following, PrintingAndFollowing
-from .job_command import JobCommand
+from ..declaring import ENDS_IN_COMMAND, Argument, Exit, Option, of_class
+from ..following_options import Following, PrintingAndFollowing
+from ..options import Printing
 
 if TYPE_CHECKING:
     from gpufleet.v1 import scheduler_pb2
 
     from gpufleet.fleet.folders.preparing import Prepared
     from gpufleet.fleet.settings import Settings
-
-
-from ..app import CheckCommand
-from ..options import Printing
 
 SharedRoot = Annotated[
     Path | None,
@@ -36,6 +31,7 @@ Command = Annotated[
 ]
 
 
+@of_class(ENDS_IN_COMMAND)
 def submit(
     job: JobOptions,
     options: PrintingAndFollowing,
@@ -63,7 +59,6 @@ def submit(
     from gpufleet.fleet.submitting.input_folder import described
     from gpufleet.fleet.submitting.requests import request_of
 
-    from .estimating import estimated
     from .submission import rerun_of, submit_job
 
     settings = options.settings()
@@ -71,7 +66,7 @@ def submit(
         again = rerun_of(settings, rerun_failed, job, command or [], request_id=request_id, dry_run=dry_run)
         submit_job(settings, again)
         return
-    job, folder = described(settings, estimated(settings, job))
+    job, folder = described(settings, _estimated(settings, job))
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
     if not dry_run:
         _upload(settings, job.file, folder, request, shared_root)
@@ -80,6 +75,7 @@ def submit(
     submit_job(settings, request)
 
 
+@of_class(ENDS_IN_COMMAND)
 def run(
     job: JobOptions,
     options: Following,
@@ -107,10 +103,8 @@ def run(
     from gpufleet.fleet.submitting.input_folder import described
     from gpufleet.fleet.submitting.requests import request_of
 
-    from .estimating import estimated
-
     settings = options.settings()
-    job, folder = described(settings, estimated(settings, job))
+    job, folder = described(settings, _estimated(settings, job))
     request = request_of(job, command or [], request_id=request_id, dry_run=False)
     _upload(settings, job.file, folder, request, shared_root)
     if stdin:
@@ -120,6 +114,14 @@ def run(
         # What was typed is gone: a second run would wait for input that does not come again.
         request.specs[0].no_requeue = True
     _attach(settings, request, forward or ())
+
+
+def _estimated(settings: Settings, job: JobOptions) -> JobOptions:
+    if job.config is None:
+        return job
+    from .estimating import estimated
+
+    return estimated(settings, job)
 
 
 def _upload(
@@ -139,21 +141,19 @@ def _upload(
 
 
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest, forward: Sequence[str] = ()) -> None:
-    import asyncio
-
-    from gpufleet.fleet.inside.ports import listening, read_ports
-
-    from .attached import run_attached
+    from .staying import stay
     from .submission import refuse_many
 
     refuse_many(request)
+    if not forward:
+        raise Exit(stay(settings, request))
+    from gpufleet.fleet.inside.ports import listening, read_ports
+
     with listening(read_ports(forward)) as ports:
-        raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs, ports)))
+        raise Exit(stay(settings, request, ports))
 
 
-submit.__dict__["command_class"] = run.__dict__["command_class"] = JobCommand
-
-
+@of_class("app.CheckCommand")
 def check(
     job: JobOptions,
     options: Printing,
@@ -174,9 +174,6 @@ def check(
     from .availability import check_capacity
 
     raise Exit(check_capacity(options.settings(), job, wait, every))
-
-
-check.__dict__["command_class"] = CheckCommand
 
 
 Degree = str | None

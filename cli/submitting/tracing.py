@@ -41,10 +41,15 @@ class Tracing:
             yield to_metadata(span.traceparent)
 
 
+def is_traced() -> bool:
+    """Whether a trace is asked for."""
+    return any(name.startswith("OTEL_") for name in os.environ)
+
+
 @contextmanager
 def tracing() -> Iterator[Tracing]:
     """Record until the command ends. What is not sent by then is, which takes a moment: see otlp.close_in_time."""
-    if not any(name.startswith("OTEL_") for name in os.environ):
+    if not is_traced():
         yield Tracing()
         return
     from gpufleet.telemetry.spans import start

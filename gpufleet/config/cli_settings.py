@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpufleet.config.contexts import Contexts, context_of_address, read_contexts
 from gpufleet.config.files import line_of, parse_toml, read_text, table_layer
@@ -107,8 +107,7 @@ class CliSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CliConfig:
+class CliConfig(NamedTuple):
     """The settings that hold for this command, and the context they are of; an empty name is none."""
 
     resolved: Resolved[CliSettings]
@@ -210,8 +209,7 @@ def _context_layer(contexts: Contexts, name: str, problems: list[Problem]) -> La
     return table_layer(CliSettings, table, contexts.text, contexts.file, problems, inside=inside)
 
 
-@dataclass(frozen=True, slots=True)
-class _Project:
+class _Project(NamedTuple):
     """The project's file: its harmless values, and what it says on the context."""
 
     layer: Layer

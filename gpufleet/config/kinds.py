@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.net.addresses import Address, parse_address
@@ -22,8 +21,7 @@ class Unreadable(ValueError):
     """A value is of the wrong kind; its text says why, in words that follow the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class Kind(NamedTuple, Generic[T]):
     """Values of one kind: their name, how they are read from TOML and from text, and written as TOML."""
 
     name: str

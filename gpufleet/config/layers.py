@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpufleet.config.settings import settings_of
 from gpufleet.errors import FieldViolation, GpufleetError, Reason
@@ -14,8 +14,7 @@ from gpufleet.errors import FieldViolation, GpufleetError, Reason
 _FLAG_OR_VARIABLE = re.compile(r"--[a-z-]+|[A-Z][A-Z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One wrong value: where it stands (`scheduler.toml:12`, `--port`, a variable), its key, and why."""
 
     where: str

@@ -2,16 +2,15 @@
 
 The first layer that has a key wins. A wrong value is an error even where a higher layer covers it: it would
 surprise on the day that the layer goes away. A program reads its settings with `load_program` and keeps
-them in `Live`; the CLI's own layers are in gpufleet/config/contexts.py.
+them in `Live` (live.py); the CLI's own layers are in gpufleet/config/contexts.py.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from gpufleet.config.files import file_layer
 from gpufleet.config.kinds import Unreadable
@@ -34,8 +33,7 @@ class ChecksItself(Protocol):
     def conflicts(self) -> Iterator[tuple[str, str]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved(Generic[S]):
+class Resolved(NamedTuple, Generic[S]):
     """Settings, and for each key where its value came from."""
 
     settings: S
@@ -117,63 +115,3 @@ def resolve(cls: type[S], layers: Sequence[Layer], problems: list[Problem]) -> R
     if isinstance(settings, ChecksItself):
         problems += [Problem(all_origins[key], key, why) for key, why in settings.conflicts()]
     return None if problems else Resolved(settings, all_origins)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One setting that has another value now: its key, and both values as TOML."""
-
-    key: str
-    before: str
-    after: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.before} -> {self.after}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """What a reload did: `applied` holds from now on, `waiting` after a restart."""
-
-    applied: tuple[Change, ...]
-    waiting: tuple[Change, ...]
-
-
-class Live(Generic[S]):
-    """The settings that hold now; `reload` reads them again from where they came.
-
-    A reload that fails raises CONFIG_INVALID (or FILE_NOT_FOUND) and leaves every value as it was: a
-    program never runs on half of a file.
-    """
-
-    def __init__(self, read: Callable[[], Resolved[S]]) -> None:
-        self._read = read
-        self._resolved = read()
-
-    @property
-    def now(self) -> S:
-        """The settings; ask again after each reload, the object itself never changes."""
-        return self._resolved.settings
-
-    @property
-    def resolved(self) -> Resolved[S]:
-        """The settings with their origins."""
-        return self._resolved
-
-    def reload(self) -> Reloaded:
-        """Read again; apply what can be applied while running."""
-        fresh = self._read()
-        applied: list[Change] = []
-        waiting: list[Change] = []
-        values: dict[str, object] = {}
-        origins: dict[str, str] = {}
-        for key, described in settings_of(type(self.now)).items():
-            old, new = value_of(self.now, key), value_of(fresh.settings, key)
-            takes_new = old == new or described.reloadable
-            values[key] = new if takes_new else old
-            origins[key] = (fresh if takes_new else self._resolved).origins[key]
-            if old != new:
-                change = Change(key, described.show(old), described.show(new))
-                (applied if described.reloadable else waiting).append(change)
-        self._resolved = Resolved(build(type(self.now), values), origins)
-        return Reloaded(tuple(applied), tuple(waiting))

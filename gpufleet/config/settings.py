@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 from gpufleet.config.kinds import PATH, Kind, Unreadable
 from gpufleet.config.paths import state_dir
@@ -19,8 +18,7 @@ from gpufleet.config.paths import state_dir
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """One key: its kind, default, meaning and bounds.
 
     `reloadable`: SIGHUP applies a new value; others wait for a restart. `private`: only the account's own

@@ -21,7 +21,7 @@ import grpc.aio
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.net.channel import Metadata, connect_async
 
-from .client import PagedAnswer, PagedRequest, RetryPauses, async_scheduler_of, translated
+from .client import BegunCall, PagedAnswer, PagedRequest, RetryPauses, async_scheduler_of, translated
 from .settings import Settings
 
 Q = TypeVar("Q")
@@ -54,17 +54,36 @@ class AsyncClient:
         request: Q,
         clock: Callable[[], float] = time.monotonic,
         metadata: Metadata = (),
+        begun: BegunCall[A] | None = None,
     ) -> A:
-        """The same for a request that is done once however often it arrives: asked again while it may pass."""
+        """The same for a request that is done once however often it arrives: asked again while it may pass.
+
+        `begun` is the first time, where it is on its way already.
+        """
         pauses = RetryPauses(self.settings.connection_timeout_s, clock())
         while True:
             try:
-                return await self.call(method, request, metadata)
+                if begun is None:
+                    return await self.call(method, request, metadata)
+                first, begun = begun, None
+                return await self._result_of(first)
             except UnavailableError as problem:
                 pause_s = pauses.after(problem, clock())
                 if pause_s is None:
                     raise (pauses.unknown or problem) from None
             await asyncio.sleep(pause_s)
+
+    async def _result_of(self, begun: BegunCall[A]) -> A:
+        is_done = asyncio.Event()
+        tell = asyncio.get_running_loop().call_soon_threadsafe
+        begun.call_when_done(lambda: tell(is_done.set))
+        try:
+            await is_done.wait()
+            return begun.result()
+        except grpc.RpcError as problem:
+            raise self.translated(problem) from None
+        finally:
+            begun.close()
 
     async def all_pages(self, method: grpc.aio.UnaryUnaryMultiCallable[P, R], request: P) -> AsyncIterator[R]:
         """Every page; the request's own page token is moved on."""

@@ -7,12 +7,11 @@ imported inside the functions that need it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import grpc
-import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
@@ -22,6 +21,8 @@ from gpufleet.v1 import scheduler_pb2
 from .settings import Settings
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     from gpufleet.v1.scheduler_pb2_grpc import SchedulerAsyncStub, SchedulerStub
 
 Q = TypeVar("Q")
@@ -74,6 +75,30 @@ class Client:
     def close(self) -> None:
         """Let go of the connection."""
         self._channel.close()
+
+
+class BegunCall(Generic[A]):
+    """A call that is on its way, on a connection of its own, before who makes it can take the answer.
+
+    `method` is its name. A program begins it, and imports meanwhile what it does with the answer.
+    """
+
+    def __init__(self, settings: Settings, method: str, request: object) -> None:
+        self._client = Client(settings)
+        self._call = getattr(self._client.scheduler, method).future(request, timeout=settings.connection_timeout_s)
+
+    def call_when_done(self, tell: Callable[[], object]) -> None:
+        """Call, from another thread, when there is an answer, or none will come."""
+        self._call.add_done_callback(lambda call: tell())
+
+    def result(self) -> A:
+        """The answer, waited for; grpc.RpcError where there is none."""
+        answer: A = self._call.result()
+        return answer
+
+    def close(self) -> None:
+        """Let go of the connection; a call that is not done yet is given up."""
+        self._client.close()
 
 
 class RetryPauses:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Notices:
+class Notices(NamedTuple):
     """`say` is told what is worth a word in any case, `tell` what only somebody who looks on wants to know."""
 
     say: Callable[[str], None]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +42,7 @@ def is_probe(path: str) -> bool:
 
 def new_probe() -> str:
     """A name that no probe ever had."""
-    return PROBE + secrets.token_hex(16)
+    return PROBE + os.urandom(16).hex()
 
 
 def id_of(root: Path) -> str:
@@ -75,8 +74,8 @@ def _mark(root: Path) -> None:
     """Give it an id. It has its name once it is whole, and whoever comes second finds that of the first."""
     if not root.is_dir():
         raise RootUnusable(f"{root} is no folder")
-    unfinished = root / f"{MARKER}.{secrets.token_hex(8)}"
-    write_new(unfinished, secrets.token_hex(16).encode() + b"\n")
+    unfinished = root / f"{MARKER}.{os.urandom(8).hex()}"
+    write_new(unfinished, os.urandom(16).hex().encode() + b"\n")
     try:
         with suppress(FileExistsError):
             os.link(unfinished, root / MARKER)

@@ -3,7 +3,7 @@
 Every call carries the bearer token (and, where telemetry is on, the trace context) as metadata. They are
 added where a method is made callable and not by interceptors: grpc.aio wraps each intercepted stream in
 queues and tasks, and a follower of output would pay for that with every line. Imports nothing beyond grpc
-and this project's plain values.
+and this project's plain values; what brings asyncio, once a channel of asyncio is made.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
-import grpc.aio
 
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.limits import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
-from gpufleet.net.stream_calls import StreamCall
-from gpufleet.net.tls import OWN_NAME, read_authority, read_client_pair
+
+if TYPE_CHECKING:
+    import grpc.aio
 
 Metadata = tuple[tuple[str, str], ...]
 Options = tuple[tuple[str, int | str], ...]
@@ -87,12 +87,14 @@ def connect(target: Target) -> grpc.Channel:
 
 def connect_async(target: Target, options: Options = ()) -> grpc.aio.Channel:
     """A channel for asyncio, with options beyond a client's usual ones; to be made inside the running loop."""
+    from grpc import aio
+
     options = (*_options_for(target), *options)
     if target.uses_tls:
-        channel = grpc.aio.secure_channel(str(target.address), _credentials(target), options=options)
+        channel = aio.secure_channel(str(target.address), _credentials(target), options=options)
     else:
-        channel = grpc.aio.insecure_channel(str(target.address), options=options)
-    return cast(grpc.aio.Channel, _AsyncWithMetadata(channel, _metadata_of(target)))
+        channel = aio.insecure_channel(str(target.address), options=options)
+    return cast("grpc.aio.Channel", _AsyncWithMetadata(channel, _metadata_of(target)))
 
 
 def client_options() -> Options:
@@ -155,13 +157,18 @@ def _metadata_of(target: Target) -> Callable[[], Metadata]:
 
 
 def _options_for(target: Target) -> Options:
-    own_name = (("grpc.ssl_target_name_override", OWN_NAME),) if target.certificate else ()
-    return (*client_options(), *own_name)
+    if not target.certificate:
+        return client_options()
+    from gpufleet.net.tls import OWN_NAME
+
+    return (*client_options(), ("grpc.ssl_target_name_override", OWN_NAME))
 
 
 def _credentials(target: Target) -> grpc.ChannelCredentials:
     if target.certificate:
         return grpc.ssl_channel_credentials(root_certificates=target.certificate)
+    from gpufleet.net.tls import read_authority, read_client_pair
+
     roots = None if target.ca_file is None else read_authority(target.ca_file)
     if target.client_cert_file is None:
         return grpc.ssl_channel_credentials(root_certificates=roots)
@@ -221,6 +228,8 @@ class _StreamCallable(_Callable):
     """A method of asyncio with a stream each way: its calls tell the status that the server gave."""
 
     def __call__(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        from gpufleet.net.stream_calls import StreamCall
+
         return StreamCall(super().__call__(*request, metadata=metadata, **options))
 
 

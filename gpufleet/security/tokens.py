@@ -11,8 +11,8 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpufleet.errors import GpufleetError, Reason
 
@@ -111,8 +111,7 @@ def _lacks(text: str) -> str:
     return f"does not hold a gpufleet token, which is {whole}" if text else "is empty"
 
 
-@dataclass(frozen=True, slots=True)
-class FoundToken:
+class FoundToken(NamedTuple):
     """A token and where it came from, in words; the token itself stays out of its repr."""
 
     token: str

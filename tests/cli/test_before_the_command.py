@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from gpufleet.v1 import job_pb2
 
-from cli.options import Connection, Following
+from cli.following_options import Following
+from cli.options import Connection
 from gpufleet.errors import GpufleetError
 from gpufleet.fleet.settings import resolve
 from tests.cli.conftest import run_here

@@ -26,7 +26,7 @@ from cli.submitting import attach, ingest, notebook, submit
 from tests.cli.cluster import nodes as some_nodes
 from tests.cli.cluster import running
 from tests.cli.conftest import Gpuctl, run_here
-from tests.cli.fake_scheduler import FakeScheduler
+from tests.cli.fake_scheduler import FakeScheduler, ended
 from tests.cli.golden import assert_golden
 
 HEAVY = ("grpc", "google.protobuf", "pydantic", "rich", "asyncio", "sqlalchemy")
@@ -60,11 +60,25 @@ def test_completion_of_words_imports_nothing_heavy(words: str) -> None:
     assert not modules_of(**environment).intersection(HEAVY)
 
 
-def test_the_queue_imports_no_more_than_it_must() -> None:
-    # With a scheduler that is away: what is imported for the screen is in the golden texts' own test.
-    found = modules_of("queue", "--scheduler", "127.0.0.1:1")
+NEVER = {"typer", "pydantic", "rich", "sqlalchemy", "platform", "decimal", "hashlib"}
+SCREENS = {"gpufleet.cli.render.table", "gpufleet.cli.printing"}
+
+
+@pytest.mark.parametrize(
+    ("line", "besides"),
+    [
+        ("queue", {"asyncio", "grpc.aio", "gpufleet.fleet.following", "gpufleet.fleet.submitting.job_options"}),
+        ("submit -- true", {"asyncio", "grpc.aio", "gpufleet.fleet.following", *SCREENS}),
+        ("run -- true", {"gpufleet.fleet.inside", "gpufleet.cli.attaching", *SCREENS}),
+    ],
+)
+def test_what_is_done_many_times_a_day_imports_no_more_than_it_must(
+    line: str, besides: set[str], fake: FakeScheduler
+) -> None:
+    fake.output[1] = [lambda: fake.jobs.update({1: ended()})]
+    found = modules_of(*line.split()[:1], "--scheduler", fake.address, *line.split()[1:])
     assert "grpc" in found
-    assert not found.intersection({"pydantic", "rich", "sqlalchemy", "gpufleet.fleet.following"})
+    assert not found.intersection(NEVER | besides)
 
 
 def complete(line: str) -> list[str]:

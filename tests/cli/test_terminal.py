@@ -16,7 +16,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.cli import cluster
 from tests.cli.conftest import RUN_S_MAX, start_gpuctl
-from tests.cli.fake_scheduler import Break, FakeScheduler, Piece, Serving, Until, ended, job
+from tests.cli.fake_scheduler import Break, FakeScheduler, Fault, Piece, Serving, Until, ended, job
 from tests.cli.terminal import Terminal
 from tests.ports import kept_port
 
@@ -120,6 +120,19 @@ def test_without_a_terminal_the_first_sigint_cancels(fake: FakeScheduler) -> Non
         assert process.wait(RUN_S_MAX) == 130
         assert b"cancelling job 1\n" in process.stderr.read()
     assert not fake.asked("SignalJob")
+
+
+def test_who_interrupts_before_the_scheduler_has_answered_is_told_how_to_find_out(fake: FakeScheduler) -> None:
+    is_asked = threading.Event()
+    fake.before["Submit"] = lambda asked: is_asked.set()
+    fake.faults["Submit"] += [Fault.HANG]
+    with start_gpuctl("run", "--", "train") as process:
+        assert process.stderr is not None
+        assert is_asked.wait(RUN_S_MAX)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(RUN_S_MAX) == 130
+        said = "gpuctl: interrupted before the scheduler answered; whether there is a job: gpuctl queue --mine\n"
+        assert process.stderr.read().decode() == said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -136,7 +136,7 @@ def test_grpcs_own_log_is_silent_unless_it_is_asked_for(servers: Servers, tmp_pa
 
 def test_nothing_that_is_started_from_here_inherits_the_silence() -> None:
     code = (
-        "import os; from gpufleet.telemetry.grpc_log import keep_grpc_silent; keep_grpc_silent(); "
+        "import os; from gpufleet.net.grpc_import import import_grpc_lightly; import_grpc_lightly(); "
         "import grpc, grpc.aio; "
         "assert 'GRPC_VERBOSITY' not in os.environ; print(grpc.__version__)"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.merged import Change
+from gpufleet.config.live import Change
 from gpufleet.config.scheduler_settings import HistorySettings, SchedulerSettings
 from scheduler import pruning
 from scheduler.output_hub import OutputHub

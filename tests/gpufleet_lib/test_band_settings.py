@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.config.band_settings import BANDS, BandSettings
-from gpufleet.config.merged import Live, Resolved, load_program
+from gpufleet.config.live import Live
+from gpufleet.config.merged import Resolved, load_program
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
 from scheduler.state.specs import Band

@@ -12,7 +12,8 @@ import pytest
 
 from gpufleet.config.agent_settings import AgentSettings
 from gpufleet.config.files import line_of
-from gpufleet.config.merged import Live, Resolved, check_file, load_program
+from gpufleet.config.live import Live
+from gpufleet.config.merged import Resolved, check_file, load_program
 from gpufleet.config.program_settings import PROGRAMS, check, template
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.config.settings import settings_of, value_of

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.merged import Live, Resolved, load_program
+from gpufleet.config.live import Live
+from gpufleet.config.merged import Resolved, load_program
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.config.session_numbers import SessionNumbers
 from gpufleet.errors import GpufleetError, Reason

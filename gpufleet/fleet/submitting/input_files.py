@@ -7,7 +7,6 @@ path in the shared folder of that id.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -119,6 +118,8 @@ def _unreadable(problem: OSError) -> None:
 
 
 def _described(name: str, path: Path) -> pb.InputFile:
+    import hashlib
+
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())

@@ -9,34 +9,13 @@ a job again; `submission.py` names the option where the scheduler refuses its fi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, NamedTuple
 
+from gpufleet.fleet.submitting.typed_options import hints_of, in_panel
 from gpufleet.jobs.runs import DEFAULT_GRACE_US
-
-
-@dataclass(frozen=True, slots=True)
-class TypedOption:
-    """How an option is typed, and its help, under the title of a panel."""
-
-    flags: tuple[str, ...]
-    panel: str
-    help: str
-    metavar: str | None = None
-    min: int | None = None
-
-
-def in_panel(title: str) -> Callable[..., TypedOption]:
-    """What declares an option under this title of the help, as typer's `Option` does."""
-
-    def option(*flags: str, help: str, **more: Any) -> TypedOption:
-        return TypedOption(flags, title, help, **more)
-
-    return option
-
 
 device, process, rule = in_panel("Devices and nodes"), in_panel("The process"), in_panel("Order, limits and loss")
 
@@ -85,8 +64,7 @@ class OptionKind(Enum):
     """Read together with others, by job_spec.py."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sets:
+class Sets(NamedTuple):
     """Which field of a JobSpec an option sets, by its path in a refusal, and how.
 
     `usual` is what the scheduler fills in where nothing is said, so that it is not shown; `hint` the next step for a
@@ -100,8 +78,7 @@ class Sets:
     is_repeated: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class JobOption:
+class JobOption(NamedTuple):
     """A line of the table: the attribute of JobOptions, the option as it is typed, and what it sets."""
 
     name: str
@@ -561,7 +538,7 @@ class JobOptions:
 @functools.cache
 def option_table() -> tuple[JobOption, ...]:
     """The options that set a field, in their order; --config sets others before."""
-    hints = get_type_hints(JobOptions, include_extras=True)
+    hints = hints_of(JobOptions)
     return tuple(
         JobOption(each.name, _flag(option.flags[0], sets), sets, each.default)
         for each in fields(JobOptions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePosixPath
 
 from gpufleet.errors import GpufleetError, Reason, invalid
@@ -130,6 +129,8 @@ WHOLE_MILLI = 1000
 
 def share_milli(text: str) -> int:
     """Thousandths of a GPU: `0.5` is 500. Raises INVALID_ARGUMENT for what is no part of one."""
+    from decimal import Decimal, InvalidOperation
+
     how = "Write a part of one GPU such as 0.5 or 0.125; for whole GPUs: --gpus N."
     try:
         part = Decimal(text.strip())

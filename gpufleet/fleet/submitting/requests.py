@@ -6,7 +6,6 @@ Its id is made once and kept over every retry, so that a job is never made twice
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,7 +31,12 @@ def request_of(
 ) -> scheduler_pb2.SubmitRequest:
     """The request to submit one job from here."""
     spec = spec_of(options, command, os.environ, working_folder())
-    return scheduler_pb2.SubmitRequest(specs=[spec], request_id=request_id or uuid.uuid4().hex, dry_run=dry_run)
+    return scheduler_pb2.SubmitRequest(specs=[spec], request_id=request_id or new_request_id(), dry_run=dry_run)
+
+
+def new_request_id() -> str:
+    """An id that no other request has: 32 hexadecimal digits."""
+    return os.urandom(16).hex()
 
 
 def working_folder() -> str:

@@ -58,7 +58,7 @@ def test_a_job_shows_the_sentence_of_a_command_that_was_not_found(fake: FakeSche
     ],
 )
 def test_why_is_cut_between_its_clauses_and_words(text: str, width: int, shown: str) -> None:
-    column = Column("WHY", str, least=1, of_clauses=True)
+    column: Column[str] = Column("WHY", str, least=1, of_clauses=True)
     assert draw([column], [text], Look(width=width))[1:] == [shown]
 
 
