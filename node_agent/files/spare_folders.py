@@ -24,6 +24,7 @@ from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.runs import RankKey
 
 from ..core.launch import InputFile, InputFolder
+from .file_cache import NotHad
 from .job_folders import Cache, lay_out_folder
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class SpareFolders:
             await asyncio.to_thread(_make_place, spare.place, folder.content_bytes)
             await lay_out_folder(_AtHand(self._cache), key, folder, spare.place)
             spare.made.set_result(True)
-        except (NoSpare, ManifestError, OSError) as problem:
+        except (NoSpare, NotHad, ManifestError, OSError) as problem:
             _log.info("no spare copy of a folder is made: %s", problem)
         finally:
             if not spare.made.done():

@@ -178,6 +178,27 @@ async def test_a_laptop_that_sleeps_while_it_sends_goes_on_when_it_wakes(
     assert "Traceback" not in said
 
 
+async def test_after_a_scheduler_was_killed_in_the_middle_of_an_upload_the_same_line_sends_the_rest(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    folder = large(tmp_path / "project")
+    words = ("run", "--upload", ".", "--", "cat * | sha256sum")
+    async with gate_to(fleet) as (gate, address):
+        with submitting(fleet, folder, address, *words) as process:
+            await until("it sends", lambda: gate.is_full)
+            fleet.scheduler.kill()
+            gate.open()
+            _, said = await asyncio.to_thread(process.communicate)
+            assert process.returncode != 0
+            assert "sends 83.9MB in 160 chunks" in said and "Traceback" not in said, said
+    await fleet.scheduler.start()
+    await fleet.add_node("n1")
+    done = await gpuctl(fleet, folder, *words)
+    assert (done.returncode, done.stdout) == (0, f"{digest_of(folder)}  -\n"), done.stderr
+    assert "; sends " in done.stderr and "; sends 83.9MB" not in done.stderr
+    assert not list((fleet.scheduler.data / "blobs").rglob("*.part"))
+
+
 async def test_a_full_disk_of_the_scheduler_refuses_a_folder_and_with_room_the_same_line_works(
     tmp_path: Path, disk: Disk
 ) -> None:
