@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gpufleet.net import local_stream
 from gpufleet.net.limits import MESSAGE_BYTES_MAX
-from gpufleet.net.local_stream import LocalStream, Lost, connect_local
+from gpufleet.net.local_stream import LocalStream, Lost, NotProved, connect_local
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +142,11 @@ async def local_carrier(grant: sessions_pb2.TurnGrant) -> LocalCarrier | None:
         return None
     try:
         return LocalCarrier(await connect_local(grant.local_key, MESSAGE_BYTES_MAX))
+    except NotProved as problem:
+        log.warning("the local socket of the worker at %s is left alone: %s", grant.endpoint, problem)
     except Lost as problem:
         log.debug("the worker at %s is not reached locally: %s", grant.endpoint, problem)
-        return None
+    return None
 
 
 def _why_unreachable(said: str, grant: sessions_pb2.TurnGrant) -> str:

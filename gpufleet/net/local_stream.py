@@ -37,12 +37,16 @@ PROOF, MESSAGE, STATUS = 0, 1, 2
 BUFFER_BYTES = 4_096
 """To begin with: a stream of short messages needs no more, and one of frames soon has what they need."""
 
-WAITING_MAX = 64
-"""Messages that may wait to be read; then the socket is read no further."""
+WAITING_MAX, WAITING_BYTES_MAX = 64, 2**20
+"""What may wait to be read, in messages and in bytes; then the socket is read no further."""
 
 
 class Lost(Exception):
     """The stream is gone, or never was one; the words say why."""
+
+
+class NotProved(Lost):
+    """Who answers has not the key that the name is made of."""
 
 
 class LocalStream(asyncio.BufferedProtocol):
@@ -57,6 +61,7 @@ class LocalStream(asyncio.BufferedProtocol):
         self._buffer = bytearray(BUFFER_BYTES)
         self._filled = 0
         self._messages: deque[tuple[int, bytes]] = deque()
+        self._waiting_bytes = 0
         self._is_paused = False
         self._has_come = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -71,10 +76,12 @@ class LocalStream(asyncio.BufferedProtocol):
                 raise Lost(self._why)
             self._has_come.clear()
             await self._has_come.wait()
-        if self._is_paused and self._transport is not None and len(self._messages) <= WAITING_MAX // 2:
+        kind, data = self._messages.popleft()
+        self._waiting_bytes -= len(data)
+        if self._is_paused and self._transport is not None and not self._is_full(2):
             self._is_paused = False
             self._transport.resume_reading()
-        return self._messages.popleft()
+        return kind, data
 
     async def write(self, data: bytes, kind: int = MESSAGE) -> None:
         """Send a message, once there is room for it. Errors: Lost."""
@@ -137,19 +144,24 @@ class LocalStream(asyncio.BufferedProtocol):
             if at_next > self._filled:
                 break
             self._messages.append((kind, bytes(memoryview(self._buffer)[begin:at_next])))
+            self._waiting_bytes += length
             at = at_next
         if at:
             rest = self._filled - at
             self._buffer[:rest] = self._buffer[at : self._filled]
             self._filled = rest
             self._has_come.set()
-        if len(self._messages) >= WAITING_MAX and not self._is_paused and self._transport is not None:
+        if self._is_full() and not self._is_paused and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """See asyncio: nobody writes to who says no more."""
         return False
+
+    def _is_full(self, share: int = 1) -> bool:
+        """Whether as much waits as may, or a share of that."""
+        return len(self._messages) * share >= WAITING_MAX or self._waiting_bytes * share >= WAITING_BYTES_MAX
 
     def _end(self) -> None:
         self._is_over = True
@@ -158,7 +170,7 @@ class LocalStream(asyncio.BufferedProtocol):
 
 
 async def connect_local(key: bytes, message_bytes_max: int) -> LocalStream:
-    """A stream to who listens by this public key. Errors: Lost, where nobody does, or who does has another key."""
+    """A stream to who listens by this public key. Errors: Lost, where nobody does; NotProved."""
     if not can_be_local() or len(key) != KEY_BYTES:
         raise Lost("there are no local sockets here")
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -177,7 +189,7 @@ async def connect_local(key: bytes, message_bytes_max: int) -> LocalStream:
             await stream.write(nonce, PROOF)
             kind, signature = await stream.read()
         if kind != PROOF or not _is_signed(key, nonce, signature):
-            raise Lost("what answers there has not the key that the worker told the scheduler")
+            raise NotProved("what answers there has not the key that the worker told the scheduler")
     except TimeoutError:
         stream.abort()
         raise Lost(f"nothing answered within {PROOF_S_MAX:g} s") from None
