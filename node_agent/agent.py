@@ -44,6 +44,7 @@ from .core.commands import (
     OpenFiles,
     OpenPort,
     ReadProgramLog,
+    ReadSetupOutput,
     RefreshSamples,
     SetLogLevel,
     TellWarning,
@@ -341,6 +342,8 @@ class NodeAgent:
                 self._refresh(command.device_uuids or tuple(self._node.machine.devices))
             case ReadProgramLog():
                 self._program_log.carry_out(command)
+            case ReadSetupOutput():
+                self._program_log.send(command.request, self._environments.written.of(command.key))
             case CheckFiles():
                 self._file_checks.carry_out(command)
             case SetLogLevel():

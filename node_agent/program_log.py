@@ -1,11 +1,12 @@
-"""Sends the agent's own log to who asks: its newest lines, and with `follow` the ones that come."""
+"""Sends the agent's own log to who asks: its newest lines, and with `follow` the ones that come. And other texts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from gpufleet.v1 import node_agent_pb2
 
@@ -42,9 +43,15 @@ class ProgramLog:
             return
         if len(self._requests) >= FOLLOWERS_MAX:
             self._end(next(iter(self._requests)))
-        task = asyncio.get_running_loop().create_task(self._answer(command))
-        self._requests[command.request] = task
-        task.add_done_callback(lambda done: self._forget(command.request, done))
+        self._begin(command.request, self._answer(command))
+
+    def send(self, request: int, text: bytes) -> None:
+        """Answer a request with this text."""
+        self._begin(request, self._say_all(request, text))
+
+    def _begin(self, request: int, answering: Coroutine[Any, Any, None]) -> None:
+        task = self._requests[request] = asyncio.get_running_loop().create_task(answering)
+        task.add_done_callback(lambda done: self._forget(request, done))
 
     async def close(self) -> None:
         """End every request; a scheduler asks anew on its next stream."""
@@ -67,6 +74,11 @@ class ProgramLog:
                     await self._say(command.request, lines, is_last=False)
                 if not data:
                     await asyncio.sleep(FOLLOW_POLL_S)
+
+    async def _say_all(self, request: int, text: bytes) -> None:
+        for begin in range(0, len(text), LINE_BYTES_MAX):
+            await self._say(request, text[begin : begin + LINE_BYTES_MAX], is_last=False)
+        await self._say(request, b"", is_last=True)
 
     async def _say(self, request: int, data: bytes, *, is_last: bool) -> None:
         chunk = node_agent_pb2.ProgramLogChunk(request=request, data=data, is_last=is_last)

@@ -90,6 +90,10 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.ClearTroubles(tuple(message.clear_troubles.device_uuids))
         case "read_program_log":
             return _read_log(message.read_program_log)
+        case "read_setup_output":
+            return commands.ReadSetupOutput(
+                message.read_setup_output.request, key_from_proto(message.read_setup_output.key)
+            )
         case "check_files":
             asked = message.check_files
             return commands.CheckFiles(

@@ -28,6 +28,7 @@ class LogOptions:
     all_attempts: Annotated[bool, Option("--all-attempts", help="The output of every attempt, the oldest first.")] = (
         False
     )
+    setup: Annotated[bool, Option("--setup", help="What made the job's environment, instead of its output.")] = False
     stdout: Annotated[bool, Option("--stdout", help="Only standard output.")] = False
     stderr: Annotated[bool, Option("--stderr", help="Only standard error.")] = False
     raw: Annotated[

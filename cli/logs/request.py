@@ -119,6 +119,8 @@ def requests_of(
     if wanted.program and (wanted.attempt is not None or wanted.all_attempts):
         option = "--attempt" if wanted.attempt is not None else "--all-attempts"
         raise invalid(option, "a program's own log has no attempts", next_step=f"Leave out {option}.")
+    if wanted.setup:
+        _check_setup(wanted)
     make = partial(
         OutputRequest,
         attempt=wanted.attempt or 0,
@@ -128,6 +130,7 @@ def requests_of(
         since_time=stamp_of(since_moment(wanted.since)) if wanted.since is not None else None,
         rank=wanted.rank,
         stream=_stream(stdout=wanted.stdout, stderr=wanted.stderr),
+        of_setup=wanted.setup,
     )
     if wanted.program:
         if jobs:
@@ -154,6 +157,24 @@ def requests_of(
         ids = list(selection.job_ids)
     _refuse_too_many(wanted.follow, len(ids))
     return [make(job_id=job_id) for job_id in ids], None
+
+
+def _check_setup(wanted: LogOptions) -> None:
+    """Raises INVALID_ARGUMENT for what does not go with --setup."""
+    others = {
+        "--follow": wanted.follow,
+        "--since": wanted.since is not None,
+        "--all-attempts": wanted.all_attempts,
+        "--stdout": wanted.stdout,
+        "--stderr": wanted.stderr,
+        "--program": wanted.program,
+        "--model": wanted.model,
+        "--all-workers": wanted.all_workers,
+    }
+    for option, is_given in others.items():
+        if is_given:
+            why = "it shows what made the environments of jobs so far"
+            raise invalid("--setup", f"{why}, and {option} is given, too", next_step=f"Leave out {option}.")
 
 
 def _refuse_too_many(follow: bool, count: int) -> None:

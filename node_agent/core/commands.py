@@ -155,6 +155,14 @@ class ReadProgramLog:
     since_us: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSetupOutput:
+    """Send under the id `request` what the making of a rank's environment wrote so far."""
+
+    request: int
+    key: RankKey
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFiles:
     """Say under the id `request` whether the probe can be read in the shared folder `root`, and, `by_wire`, fetched.
@@ -261,6 +269,7 @@ Command = (
     | RefreshSamples
     | ClearTroubles
     | ReadProgramLog
+    | ReadSetupOutput
     | CheckFiles
     | SetLogLevel
     | OpenChannel

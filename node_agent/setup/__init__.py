@@ -5,6 +5,7 @@
     requirements.py     whether a requirements file needs more than itself
     tools.py            the interpreters and programs that this node has
     building.py         one build: its folders, its time, what it writes
+    written.py          what builds wrote, by rank
     builder.py          the process above a build: in a jail and a control group, where jobs are
 
 Nobody changes what others get: a builder sees what the key is made of and nothing else, and jobs read what it has made.

@@ -58,6 +58,17 @@ class Build:
         self._tail = b""
 
     @property
+    def output(self) -> Path:
+        """The file of what it writes, once it has begun."""
+        return self.folder / "output"
+
+    def begin(self) -> None:
+        """Have the file of what it writes there, so that it can be read from now on. Errors: OSError."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.output.unlink(missing_ok=True)
+        self.output.touch(0o600)
+
+    @property
     def said(self) -> str:
         """The last lines of what it wrote."""
         lines = [line.rstrip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
@@ -108,8 +119,9 @@ class Build:
                 await asyncio.sleep(LOCK_PAUSE_SECONDS)
 
     def _prepare(self, files: Path, isolation: Isolation | None) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(mode=0o700, parents=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in ("env", "work", "home", "space"):  # of one of before, which was not finished
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         env, work = self.folder / "env", self.folder / "work"
         env.mkdir(mode=0o755)
         if self.recipe.has_folder:
@@ -195,7 +207,7 @@ class Build:
         await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(self, output: asyncio.StreamReader) -> None:
-        with (self.folder / "output").open("wb") as file:
+        with self.output.open("wb") as file:
             while piece := await output.read(65_536):
                 self._tail = (self._tail + piece)[-65_536:]
                 if file.tell() < OUTPUT_BYTES_MAX:

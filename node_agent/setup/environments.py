@@ -36,6 +36,7 @@ from ..isolation.limits import Limiting
 from ..keeper.linux import sync_file_system
 from .building import Build
 from .recipes import NotMade, Recipe, recipe_of
+from .written import Written
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +79,13 @@ class Environments:
     limiting: Limiting
     limits: Callable[[], SetupLimits]
     tell: Tell
+    written: Written = field(init=False)
     _uses: dict[str, str] = field(default_factory=dict)
     _making: dict[str, _Making] = field(default_factory=dict)
     _claiming: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.written = Written(self.folder / "written")
 
     def folder_of(self, key: RankKey) -> Path | None:
         """Where the environment of a rank is; None where it has none."""
@@ -94,6 +99,7 @@ class Environments:
         try:
             recipe = await asyncio.to_thread(recipe_of, command, files, is_shared=self.isolating.is_on)
             if await asyncio.to_thread(self._claim, command.key, recipe.key):
+                self.written.keep(command.key, self._place(recipe.key) / "output")
                 self.tell(command.key, True, f"{recipe.in_words}, made before")
                 return None
             while not await self._made(command, recipe, files):
@@ -114,6 +120,7 @@ class Environments:
         making, is_own = self._making.get(recipe.key), False
         if making is None:
             making, is_own = self._begin(command, recipe, files), True
+        self.written.keep(command.key, making.build.output)
         making.waiting += 1
         if making.giving_up is not None:
             making.giving_up.cancel()
@@ -143,6 +150,7 @@ class Environments:
         for name in ("made", "locks"):
             (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         build = Build(self._place(recipe.key), root / "locks" / recipe.key, root / "stage", recipe)
+        build.begin()
         group = self.limiting.of(command.cpus, command.memory_bytes)
         task = asyncio.create_task(self._build(build, files, group))
         making = self._making[recipe.key] = _Making(build, task, command.user)

@@ -960,7 +960,7 @@ Global___FilesChecked: _TypeAlias = FilesChecked  # noqa: Y015
 
 @_typing.final
 class ProgramLogChunk(_message.Message):
-    """ProgramLogChunk answers ReadProgramLog."""
+    """ProgramLogChunk answers ReadProgramLog and ReadSetupOutput."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -970,7 +970,7 @@ class ProgramLogChunk(_message.Message):
     request: _builtins.int
     """The id of the request."""
     data: _builtins.bytes
-    """Whole lines of the log, as written."""
+    """Whole lines of the log, as written; of a setup any bytes."""
     is_last: _builtins.bool
     """Whether no more will come."""
     def __init__(
@@ -1650,6 +1650,36 @@ class ReadProgramLog(_message.Message):
 Global___ReadProgramLog: _TypeAlias = ReadProgramLog  # noqa: Y015
 
 @_typing.final
+class ReadSetupOutput(_message.Message):
+    """ReadSetupOutput asks for what the making of a rank's environment wrote so far. The answer is a ProgramLogChunk, or several;
+    without any byte the node has nothing of it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    request: _builtins.int
+    """Id of the request, repeated in the answer."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    def __init__(
+        self,
+        *,
+        request: _builtins.int = ...,
+        key: Global___AttemptKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadSetupOutput: _TypeAlias = ReadSetupOutput  # noqa: Y015
+
+@_typing.final
 class CheckFilesOnNode(_message.Message):
     """CheckFilesOnNode asks whether the node's shared folder is the one that the caller of CheckFiles has, and how fast files
     come. A node checks a few at a time, and says so where there are more.
@@ -1950,6 +1980,7 @@ class HeartbeatResponse(_message.Message):
     CLOSE_CHANNEL_FIELD_NUMBER: _builtins.int
     OPEN_FILES_FIELD_NUMBER: _builtins.int
     OPEN_EXEC_FIELD_NUMBER: _builtins.int
+    READ_SETUP_OUTPUT_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     STORE_POSITION_FIELD_NUMBER: _builtins.int
     term: _builtins.int
@@ -2050,6 +2081,10 @@ class HeartbeatResponse(_message.Message):
         """Dial CarryExec."""
 
     @_builtins.property
+    def read_setup_output(self) -> Global___ReadSetupOutput:
+        """Send what the making of an environment wrote."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -2081,14 +2116,15 @@ class HeartbeatResponse(_message.Message):
         close_channel: Global___CloseChannelCommand | None = ...,
         open_files: Global___OpenFilesCommand | None = ...,
         open_exec: Global___OpenExecCommand | None = ...,
+        read_setup_output: Global___ReadSetupOutput | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
         store_position: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "read_setup_output", b"read_setup_output", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "store_position", b"store_position", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "read_setup_output", b"read_setup_output", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "store_position", b"store_position", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_files", "open_exec"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_files", "open_exec", "read_setup_output"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

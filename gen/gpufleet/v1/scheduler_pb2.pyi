@@ -274,6 +274,7 @@ class StreamOutputRequest(_message.Message):
     KEEPALIVE_FIELD_NUMBER: _builtins.int
     SINCE_TIME_FIELD_NUMBER: _builtins.int
     ALL_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    OF_SETUP_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """A job's, by its id."""
     attempt: _builtins.int
@@ -291,6 +292,11 @@ class StreamOutputRequest(_message.Message):
     all_attempts: _builtins.bool
     """Whether the output of earlier attempts comes as well, the oldest first, when no attempt is named. Default: false, and
     then only who follows gets it. Refused together with an attempt.
+    """
+    of_setup: _builtins.bool
+    """Whether the output of what made the job's environment is meant, as its node has it: of one attempt and one rank, 0 by
+    default, and what was written so far. A node keeps 1 MiB for each of the newest 256 ranks that had one. Default: false.
+    Refused with a stream, follow, since_time or all_attempts.
     """
     @_builtins.property
     def program(self) -> Global___ProgramSelector:
@@ -330,10 +336,11 @@ class StreamOutputRequest(_message.Message):
         keepalive: _duration_pb2.Duration | None = ...,
         since_time: _timestamp_pb2.Timestamp | None = ...,
         all_attempts: _builtins.bool = ...,
+        of_setup: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_tail_lines", b"_tail_lines", "job_id", b"job_id", "keepalive", b"keepalive", "program", b"program", "rank", b"rank", "since_time", b"since_time", "source", b"source", "tail_lines", b"tail_lines"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_tail_lines", b"_tail_lines", "all_attempts", b"all_attempts", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "keepalive", b"keepalive", "positions", b"positions", "program", b"program", "rank", b"rank", "since_time", b"since_time", "source", b"source", "stream", b"stream", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_tail_lines", b"_tail_lines", "all_attempts", b"all_attempts", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "keepalive", b"keepalive", "of_setup", b"of_setup", "positions", b"positions", "program", b"program", "rank", b"rank", "since_time", b"since_time", "source", b"source", "stream", b"stream", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

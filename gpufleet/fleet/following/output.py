@@ -55,7 +55,8 @@ class OutputRequest:
     """Whose output, and how much of it: a job's by its id, or a program's log by the program's name.
 
     `label` is what an item of an array is called before its lines, such as 41.3. `attempt` 0 is the newest one, and who
-    follows, or wants `all_attempts`, gets those before it as well.
+    follows, or wants `all_attempts`, gets those before it as well. `of_setup`: what made
+    its environment, and not what it wrote itself.
     """
 
     job_id: int = 0
@@ -69,6 +70,7 @@ class OutputRequest:
     label: str = ""
     attempt: int = 0
     all_attempts: bool = False
+    of_setup: bool = False
 
     def request(self) -> scheduler_pb2.StreamOutputRequest:
         """The request that asks for it from its beginning."""
@@ -78,6 +80,7 @@ class OutputRequest:
             stream=self.stream,
             attempt=self.attempt,
             all_attempts=self.all_attempts,
+            of_setup=self.of_setup,
         )
         if self.rank is not None:
             request.rank = self.rank

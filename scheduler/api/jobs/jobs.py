@@ -20,6 +20,7 @@ from ..output.attaching import Attachment, check_input, first_request, person_of
 from ..output.channels import Channels, Keyboards
 from ..output.following import JobFollower
 from ..output.program_logs import ProgramLogs
+from ..output.setup_output import stream_setup
 from ..output.stored_ends import tell_stored_ends
 from ..paging import PageTokens, page_size
 from ..roles import caller
@@ -154,8 +155,14 @@ class JobCalls(SubmitCalls, ChangeCalls):
                 job = await self.find(request.job_id)
                 self.check_may_read(job)
                 self.check_has_output(job)
-                responses: AsyncIterator[scheduler_pb2.StreamOutputResponse] = self._follower(request).stream()
+                responses: AsyncIterator[scheduler_pb2.StreamOutputResponse]
+                if request.of_setup:
+                    responses = stream_setup(request, job, self.logs, self.job_as_shown)
+                else:
+                    responses = self._follower(request).stream()
             case "program":
+                if request.of_setup:
+                    raise invalid("of_setup", "is of a job, and a program is named", next_step="leave out either")
                 responses = self.logs.stream(request)
             case _:
                 raise invalid("job_id", "is not set", next_step="give a job's id, or a program")

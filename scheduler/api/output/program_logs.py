@@ -1,18 +1,23 @@
-"""StreamOutput of a program: the scheduler's own log from its file, an agent's through its heartbeat stream."""
+"""StreamOutput of a program: the scheduler's own log from its file, an agent's through its heartbeat stream.
+
+And what else agents answer in such pieces.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncGenerator, AsyncIterator, Container
+from contextlib import aclosing
 from datetime import UTC
 from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.run_protos import key_to_proto
 from gpufleet.telemetry.log_follow import TAIL_LINES_MAX, LogReader, follow
 
 from ...clock import wall_time
-from ...links import Links
-from ...state.ids import NodeName
+from ...links import AgentStream, Links
+from ...state.ids import NodeName, RankKey
 from ...wire.validate import check_no_node, no_such_node, node_name
 from ..roles import caller
 from .beginnings import since_of
@@ -74,24 +79,46 @@ class ProgramLogs:
         if connection is None:
             raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} is not connected")
         number = self._links.next_request()
-        chunks: asyncio.Queue[node_agent_pb2.ProgramLogChunk] = asyncio.Queue(CHUNKS_WAITING)
-        connection.logs[number] = chunks
         ask = node_agent_pb2.ReadProgramLog(request=number, tail_lines=lines, follow=request.follow)
         if request.HasField("since_time"):
             ask.since_time.CopyFrom(request.since_time)
-        connection.put(node_agent_pb2.HeartbeatResponse(read_program_log=ask))
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(None if request.follow else AGENT_ANSWER_SECONDS):
-                        chunk = await chunks.get()
-                except TimeoutError:
-                    raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} did not answer") from None
-                if chunk.data:
-                    yield chunk.data
-                if chunk.is_last:
-                    return
-        finally:
-            connection.logs.pop(number, None)
-            cancel = node_agent_pb2.ReadProgramLog(request=number, cancel=True)
-            connection.put(node_agent_pb2.HeartbeatResponse(read_program_log=cancel))
+        asked = node_agent_pb2.HeartbeatResponse(read_program_log=ask)
+        async with aclosing(_answered(connection, number, asked, is_endless=request.follow)) as pieces:
+            async for data in pieces:
+                yield data
+
+    async def of_setup(self, node: NodeName, key: RankKey) -> bytes:
+        """What its node has of the making of a rank's environment. Errors: NODE_UNREACHABLE."""
+        connection = self._links.of(node)
+        if connection is None:
+            raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {node} is not connected")
+        number = self._links.next_request()
+        ask = node_agent_pb2.ReadSetupOutput(request=number, key=key_to_proto(key))
+        asked = node_agent_pb2.HeartbeatResponse(read_setup_output=ask)
+        async with aclosing(_answered(connection, number, asked, is_endless=False)) as pieces:
+            return b"".join([data async for data in pieces])
+
+
+async def _answered(
+    connection: AgentStream, number: int, asked: node_agent_pb2.HeartbeatResponse, *, is_endless: bool
+) -> AsyncGenerator[bytes, None]:
+    chunks: asyncio.Queue[node_agent_pb2.ProgramLogChunk] = asyncio.Queue(CHUNKS_WAITING)
+    connection.logs[number] = chunks
+    connection.put(asked)
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(None if is_endless else AGENT_ANSWER_SECONDS):
+                    chunk = await chunks.get()
+            except TimeoutError:
+                raise GpufleetError(
+                    Reason.NODE_UNREACHABLE, f"the agent of node {connection.node} did not answer"
+                ) from None
+            if chunk.data:
+                yield chunk.data
+            if chunk.is_last:
+                return
+    finally:
+        connection.logs.pop(number, None)
+        cancel = node_agent_pb2.ReadProgramLog(request=number, cancel=True)
+        connection.put(node_agent_pb2.HeartbeatResponse(read_program_log=cancel))

@@ -38,6 +38,11 @@ async def test_a_job_begins_in_what_its_requirements_file_says_and_the_next_one_
         first, second = [await client.story(job.id) for job in jobs[-2:]]
     assert any("Successfully installed greeting-1.0" in line for line in first), first
     assert any("made before" in line for line in second), second
+    for job in jobs[-2:]:
+        said = await gpuctl(shared_fleet, folder, "logs", "--setup", str(job.id))
+        assert said.stdout.rstrip().endswith("Successfully installed greeting-1.0"), said.stderr
+    last = await gpuctl(shared_fleet, folder, "logs", "--setup", "--tail", "1", str(jobs[-1].id))
+    assert last.stdout == "Successfully installed greeting-1.0\n", last.stderr
 
 
 def answers(folder: Path, line: str) -> tuple[str, ...]:
@@ -52,6 +57,8 @@ async def test_what_cannot_be_made_fails_the_job_with_what_was_written_last(
     failed = await gpuctl(shared_fleet, folder, "run", *UPLOADED)
     assert failed.returncode != 0
     assert "SETUP_FAILED" in failed.stderr and "No matching distribution found for greeting==1.0" in failed.stderr
+    said = await gpuctl(shared_fleet, folder, "logs", "--setup", "last")
+    assert "No matching distribution found for greeting==1.0" in said.stdout, said.stderr
     missing = await gpuctl(shared_fleet, folder, "run", "--upload", ".", "--requirements", "other.txt", "--", "true")
     assert "SETUP_FAILED" in missing.stderr and "other.txt is not among the job's files" in missing.stderr
 
@@ -87,6 +94,11 @@ async def test_a_job_is_shown_setting_up_and_cancelled_at_once(shared_fleet: Fle
         await until("it is set up", is_setting_up)
         job = await client.job(job_id)
         assert (job.state, job.setting_up) == (job_pb2.JOB_STATE_STARTING, "echo begun; sleep 1000")
+
+        async def is_told() -> bool:
+            return (await gpuctl(shared_fleet, folder, "logs", "--setup", str(job_id))).stdout == "begun\n"
+
+        await until("what it wrote so far is shown", is_told)
         table = await gpuctl(shared_fleet, folder, "queue")
         assert "setting up" in table.stdout
         began = time.monotonic()

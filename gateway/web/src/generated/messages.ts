@@ -2618,6 +2618,12 @@ export interface StreamOutputRequest {
    * and then only who follows gets it. Refused together with an attempt.
    */
   readonly all_attempts: boolean;
+  /**
+   * Whether the output of what made the job's environment is meant, as its node has it: of one attempt and one rank, 0
+   * by default, and what was written so far. A node keeps 1 MiB for each of the newest 256 ranks that had one. Default:
+   * false. Refused with a stream, follow, since_time or all_attempts.
+   */
+  readonly of_setup: boolean;
 }
 
 /** OutputGap is a part of a stream that was left out by the size limit, or can no longer be had. */
