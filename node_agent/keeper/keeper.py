@@ -5,7 +5,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from gpufleet.jobs.runs import RankKey
 
@@ -22,6 +21,7 @@ from .crew import Crew, Spawned
 from .jail import make_space, remove_space
 from .linux import boot_id, boottime_us
 from .reactor import Reactor
+from .records import RecordFile
 from .spawn import KEY_VARIABLE, Spawner, key_value, limit_too_high, missing_cwd
 from .state_dir import StateDir, Tombstones
 from .supervised import Supervised
@@ -96,12 +96,12 @@ class Keeper:
             container=launch.process.container,
         )
         try:
-            directory = records.claim(self._state, self._spares, record)
+            file = records.claim(self._state, self._spares, record)
         except OSError as error:
             return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{self._state.root}: {error.strerror}")
-        if directory is None:
+        if file is None:
             return Refusal(RefusalReason.CLAIMED_ELSEWHERE, f"{launch.key} has a directory and no record")
-        started = self._start(launch, directory)
+        started = self._start(launch, file)
         return started if isinstance(started, Refusal) else Launched(started, was_known=False)
 
     def check(self, launch: Launch) -> Objection | None:
@@ -199,12 +199,11 @@ class Keeper:
         """SIGTERM: the machine goes down, or an operator asks."""
         self.stop_all(None)
 
-    def _start(self, launch: Launch, directory: Path) -> AttemptView | Refusal:
+    def _start(self, launch: Launch, file: RecordFile) -> AttemptView | Refusal:
         process = launch.process
         copy_fd = open_copy(process.output_file, process.isolation) if process.output_file else None
         if isinstance(copy_fd, Refusal):
-            shutil.rmtree(directory, ignore_errors=True)
-            return copy_fd
+            return _unclaimed(file, copy_fd)
         copy = None if copy_fd is None else OutputCopy(process.output_file, copy_fd)
         group = self._grouped(launch)
         spawned = group if isinstance(group, Refusal) else self._spawned(launch, group)
@@ -214,10 +213,9 @@ class Keeper:
         if isinstance(spawned, Refusal):
             if copy is not None:
                 copy.close()
-            shutil.rmtree(directory, ignore_errors=True)
-            return spawned
-        writer = SpoolWriter(directory, launch.spool_bytes, self._buffer, copy)
-        attempt = Supervised(self, launch, directory, self.keeper_id, writer)
+            return _unclaimed(file, spawned)
+        writer = SpoolWriter(file.directory, launch.spool_bytes, self._buffer, copy)
+        attempt = Supervised(self, launch, file, self.keeper_id, writer)
         self._attempts[launch.key] = attempt
         self._living[attempt] = None
         if isinstance(spawned, NotRun):
@@ -292,3 +290,10 @@ class Keeper:
             self.reactor.stop()
         if self._refusing is RefusalReason.SHUTTING_DOWN and not self._living:
             self.reactor.stop()
+
+
+def _unclaimed(file: RecordFile, refusal: Refusal) -> Refusal:
+    """Take back the claim of an attempt that was not started, and answer why."""
+    file.close()
+    shutil.rmtree(file.directory, ignore_errors=True)
+    return refusal

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ..core.outcome import FullReason, Offsets, Stream
 from ..spool import ReadOutcome, SpoolWriter
 from .linux import boottime_us
-from .processes import is_pipe, pipe_id
+from .processes import pipe_id
 from .reactor import Reactor
 
 TellOutput = Callable[[Offsets, bool], None]
@@ -55,7 +55,7 @@ class Output:
     def open(self, pipes: dict[Stream, int]) -> None:
         """Read these pipes from now on; they are this object's to close."""
         self._pipes = dict(pipes)
-        self.pipe_ids = frozenset(map(pipe_id, filter(is_pipe, pipes.values())))
+        self.pipe_ids = frozenset(filter(None, map(pipe_id, pipes.values())))
         for stream in pipes:
             self._watch(stream)
 

@@ -53,7 +53,7 @@ class ProcessStat:
 def look_at(pid: int) -> ProcessStat | None:
     """Read one process's facts; None when there is no such process."""
     try:
-        text = _read(f"/proc/{pid}/stat", 4096)
+        text = _read_at_once(f"/proc/{pid}/stat")
     except OSError:
         return None
     # The command's name stands in parentheses and may contain anything, also parentheses.
@@ -130,14 +130,22 @@ def holds_pipe(pid: int, pipe_ids: frozenset[str]) -> bool:
         return False
 
 
-def pipe_id(fd: int) -> str:
-    """Name the pipe behind a descriptor as /proc does."""
-    return f"pipe:[{os.fstat(fd).st_ino}]"
+def pipe_id(fd: int) -> str | None:
+    """Name the pipe behind a descriptor as /proc does; None where it is none.
+
+    A terminal's name in /proc is given to another one once it is closed.
+    """
+    about = os.fstat(fd)
+    return f"pipe:[{about.st_ino}]" if stat.S_ISFIFO(about.st_mode) else None
 
 
-def is_pipe(fd: int) -> bool:
-    """Say whether this is a pipe. A terminal's name in /proc is given to another one once it is closed."""
-    return stat.S_ISFIFO(os.fstat(fd).st_mode)
+def _read_at_once(path: str) -> bytes:
+    """What a single read answers: all of a file that the kernel writes into one page."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
 
 
 def _read(path: str, bytes_max: int) -> bytes:

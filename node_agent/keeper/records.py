@@ -75,9 +75,9 @@ class Spares:
         return made
 
     def give(self, directory: Path) -> None:
-        """Keep a directory that is empty, or remove it where there are enough. OSError when it is not empty."""
-        if len(self._empty) >= SPARES_MAX or any(directory.iterdir()):
-            directory.rmdir()  # which says so where it is not empty
+        """Keep a directory that was just emptied, or remove it where there are enough."""
+        if len(self._empty) >= SPARES_MAX:
+            directory.rmdir()
             return
         self._made += 1
         spare = self._folder / f"spare-{self._made}"
@@ -85,23 +85,54 @@ class Spares:
         self._empty.append(spare)
 
 
-def claim(state: StateDir, spares: Spares, record: Record) -> Path | None:
+class RecordFile:
+    """The record of an attempt, held open for its lines to come: where its directory is moved, it goes along."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._fd: int | None = os.open(f"{directory}/{FILE}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def append(self, line: Json) -> None:
+        """Write one line down; on an OSError (a full disk) nothing of it is there."""
+        assert self._fd is not None, "nothing is written behind the end"
+        data = to_text(line).encode("ascii") + b"\n"
+        written = os.write(self._fd, data)
+        if written != len(data):
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def move(self, directory: Path) -> None:
+        """Give its directory this name. OSError when there is one of that name that is not empty."""
+        self.directory.rename(directory)
+        self.directory = directory
+
+    def close(self) -> None:
+        """Write no more; again: nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def claim(state: StateDir, spares: Spares, record: Record) -> RecordFile | None:
     """Make the attempt's directory with line 1 in it; None when there is one. OSError when it cannot be."""
     first: Json = {"key": record.key.name, "keeper_id": record.keeper_id, "boot_id": record.boot_id}
     first |= {"note": record.note, "is_isolated": record.is_isolated}
     if record.container is not None:
         first["container"] = to_json(record.container)
     staging = spares.take()
-    directory = state.attempt(record.key)
+    file: RecordFile | None = None
     try:
-        append(staging, first)
-        staging.rename(directory)
+        file = RecordFile(staging)
+        file.append(first)
+        file.move(state.attempt(record.key))
     except OSError as error:
+        if file is not None:
+            file.close()
         shutil.rmtree(staging, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             return None
         raise
-    return directory
+    return file
 
 
 def started_line(*, pid: int, start_ticks: int, started_us: int, pipe_ids: Iterable[str]) -> Json:
@@ -115,16 +146,9 @@ def ended_line(end: AttemptEnd) -> Json:
 
 
 def append(directory: Path, line: Json) -> None:
-    """Write one line down; on an OSError (a full disk) nothing of it is there."""
-    fd = os.open(f"{directory}/{FILE}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        data = to_text(line).encode("ascii") + b"\n"
-        written = os.write(fd, data)
-        if written != len(data):
-            os.ftruncate(fd, os.fstat(fd).st_size - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(fd)
+    """Write one line into a record that nobody holds open; on an OSError (a full disk) nothing of it is there."""
+    with contextlib.closing(RecordFile(directory)) as file:
+        file.append(line)
 
 
 def read(directory: Path) -> Record | None:

@@ -40,7 +40,7 @@ class Spawner:
         self.home_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.descriptors_of_children = (soft, hard)
-        # Two pipes and two files per attempt: the keeper needs more than a program's usual 1,024.
+        # Two pipes and three files per attempt: the keeper needs more than a program's usual 1,024.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     def spawn(self, process: Process, descriptors: list[int]) -> int | NotRun | Refusal:
@@ -121,10 +121,11 @@ class Spawner:
         """Lend the keeper the child's soft limits while it spawns: the child has them from the beginning."""
         wanted = {resource.RLIMIT_NOFILE: self.descriptors_of_children[0]}
         wanted.update({rlimit(name): soft for name, (soft, _) in process.rlimits.items()})
-        before = {limit: resource.getrlimit(limit) for limit in wanted}
+        now = {limit: resource.getrlimit(limit) for limit in wanted}
+        before = {limit: both for limit, both in now.items() if both[0] != wanted[limit]}
         try:
-            for limit, soft in wanted.items():
-                resource.setrlimit(limit, (soft, before[limit][1]))
+            for limit, (_, hard) in before.items():
+                resource.setrlimit(limit, (wanted[limit], hard))
             yield
         finally:
             for limit, both in before.items():

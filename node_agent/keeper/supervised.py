@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from gpufleet.jobs.runs import Cause, ExitCode, ExitSignal, NodeCause, RankKey
@@ -44,6 +43,7 @@ from .input import Input
 from .linux import boottime_us
 from .output import Output
 from .reactor import Reactor
+from .records import RecordFile
 from .values import Json
 
 RETRY_US = 1_000_000
@@ -79,9 +79,9 @@ class _LeaderExit:
 class Supervised:
     """An attempt that was launched by this keeper and is not forgotten yet."""
 
-    def __init__(self, house: Household, launch: Launch, directory: Path, keeper_id: str, writer: SpoolWriter) -> None:
+    def __init__(self, house: Household, launch: Launch, file: RecordFile, keeper_id: str, writer: SpoolWriter) -> None:
         self.key: RankKey = launch.key
-        self.directory = directory
+        self.directory = file.directory
         self.pid = 0
         self.has_space = launch.process.isolation is not None
         self.group: Group | None = None
@@ -102,6 +102,7 @@ class Supervised:
         self._watch: Watch | None = None
         self._exit: _LeaderExit | None = None
         self._ending: Ending | None = None
+        self._record_file = file
         self._unrecorded: list[Json] = []
 
     # --- its beginning
@@ -119,7 +120,7 @@ class Supervised:
                 pid=self.pid, start_ticks=spawned.start_ticks, started_us=self._started_us, pipe_ids=self.pipe_ids
             )
         )
-        self._act()
+        self._wait_for_next_action()
 
     def not_run(self, failed: NotRun) -> None:
         """End as a shell would: the command was not found or cannot be executed."""
@@ -250,6 +251,7 @@ class Supervised:
     def forgotten(self) -> None:
         """Leave nothing behind in the loop."""
         self._house.reactor.call_at(self._record, None)
+        self._record_file.close()
 
     def leave(self, grace_us: int | None) -> None:
         """Stop it because the keeper leaves; output that nobody makes room for is cut after the drain."""
@@ -328,6 +330,9 @@ class Supervised:
                 self.group.end()
             if self._watch is not None:
                 self._watch.kill_all()
+        self._wait_for_next_action()
+
+    def _wait_for_next_action(self) -> None:
         following = next_action(self._phase, boottime_us())
         self._house.reactor.call_at(self._act, following.until_us if isinstance(following, Wait) else boottime_us())
 
@@ -373,10 +378,13 @@ class Supervised:
             self._unrecorded.append(line)
         try:
             while self._unrecorded:
-                records.append(self.directory, self._unrecorded[0])
+                self._record_file.append(self._unrecorded[0])
                 del self._unrecorded[0]
         except OSError:
             self._house.reactor.call_at(self._record, boottime_us() + RETRY_US)
+            return
+        if self.end is not None:
+            self._record_file.close()
 
     def _view_phase(self) -> AttemptPhase:
         if self.end is not None:

@@ -31,12 +31,13 @@ def written(root: Path, *, loss: LossReason | None = None, is_live: bool = False
     spares = records.Spares(state.keeper("k"))
     forgotten = RankKey(JobId(6), 1, 0, "ab" * 8)
     for key in (forgotten, KEY):
-        directory = records.claim(state, spares, Record(key=key, keeper_id="k", boot_id="b", note="note"))
-        assert directory is not None
-        records.append(directory, records.started_line(pid=9, start_ticks=8, started_us=7, pipe_ids=["1"]))
+        file = records.claim(state, spares, Record(key=key, keeper_id="k", boot_id="b", note="note"))
+        assert file is not None
+        file.append(records.started_line(pid=9, start_ticks=8, started_us=7, pipe_ids=["1"]))
         if not is_live or key == forgotten:
             end = AttemptEnd(status=ExitCode(code=0), output_ends=Offsets(150, 0), loss=loss)
-            records.append(directory, records.ended_line(end))
+            file.append(records.ended_line(end))
+        file.close()
     records.bury(state, forgotten)
     spool = state.attempt(KEY)
     (spool / FIRST).write_bytes(bytes(100))

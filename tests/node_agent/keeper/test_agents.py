@@ -364,11 +364,12 @@ def write_record(node: Node, job_id: int, boot: str, pid: int | None, start_tick
     state.keeper("gone").mkdir(exist_ok=True)
     key = node.launch(job_id, "x").key
     record = records.Record(key=key, keeper_id="gone", boot_id=boot, note="n")
-    directory = records.claim(state, records.Spares(state.keeper("gone")), record)
-    assert directory is not None
-    (directory / f"{Stream.STDOUT.value}.{0:020d}").write_bytes(b"spooled")
+    file = records.claim(state, records.Spares(state.keeper("gone")), record)
+    assert file is not None
+    (file.directory / f"{Stream.STDOUT.value}.{0:020d}").write_bytes(b"spooled")
     if pid is not None:
-        records.append(directory, records.started_line(pid=pid, start_ticks=start_ticks, started_us=1, pipe_ids=()))
+        file.append(records.started_line(pid=pid, start_ticks=start_ticks, started_us=1, pipe_ids=()))
+    file.close()
     return state
 
 
