@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ def write_at(path: Path, position: int, data: memoryview) -> None:
             os.ftruncate(descriptor, position)
             raise
         # The disk begins with it now: whoever syncs it a moment later waits for little.
-        os.posix_fadvise(descriptor, position, len(data), os.POSIX_FADV_DONTNEED)
+        with suppress(OSError):
+            os.posix_fadvise(descriptor, position, len(data), os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 
