@@ -4,6 +4,7 @@
     file_cache.py               what was fetched of it: once for all ranks, checked, the least recently used goes first
     job_folders.py              folders of it: manifests checked, contents written chunk by chunk
     spare_folders.py            copies of folders that come again, made beforehand
+    placing.py                  has ext4 place the folders of jobs apart, where files are made fast
     shared_root.py beneath.py   the folder that nodes share: read by whose rights, and nothing outside of it
     leavings.py results.py      what ranks leave: read as from strangers, brought to the scheduler
     checks.py                   answers which way files come here, and how fast

@@ -36,6 +36,7 @@ from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 from ..core.launch import InputFile, InputFolder, Refusal, RefusalReason
 from .file_cache import FileCache, NotHad
 from .job_folders import lay_out_folder
+from .placing import place_apart_below
 from .shared_root import FICLONE, NotRead, SharedRoot
 from .spare_folders import SpareFolders
 
@@ -91,6 +92,7 @@ class JobFiles:
         try:
             await self.remove(key)
             self._attempts.mkdir(parents=True, exist_ok=True)
+            place_apart_below(self._attempts)
             if folder is None or not await self._spares.take(folder, self.folder_of(key)):
                 self.folder_of(key).mkdir(mode=0o700)
                 if folder is not None:

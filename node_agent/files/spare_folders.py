@@ -26,6 +26,7 @@ from gpufleet.jobs.runs import RankKey
 from ..core.launch import InputFile, InputFolder
 from .file_cache import NotHad
 from .job_folders import Cache, lay_out_folder
+from .placing import place_apart_below
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +122,9 @@ class SpareFolders:
 
 def _make_place(place: Path, content_bytes: int) -> None:
     """Make the folder of a copy. Errors: NoSpare, OSError."""
-    place.mkdir(mode=0o700, parents=True)
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place_apart_below(place.parent)
+    place.mkdir(mode=0o700)
     if (free := shutil.disk_usage(place).free) - content_bytes < FREE_BYTES_MIN:
         raise NoSpare(f"the disk has {free:,} bytes free")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from node_agent.core.launch import InputFolder
 from node_agent.files import spare_folders
 from node_agent.files.job_files import JobFiles
 from node_agent.files.job_folders import Cache, lay_out_folder
+from node_agent.files.placing import FS_TOPDIR_FL, flags_of, place_apart_below
 from tests.node_agent.test_job_folders import MANIFEST, PARTS, Stub, asked, chunk, seen
 
 FOLDER = asked(MANIFEST, 6, 12)
@@ -195,3 +197,31 @@ async def test_an_agent_that_starts_removes_the_copies_of_the_one_before(node: N
         assert seen(node.files.folder_of(key(1)))
         shutil.rmtree(node.files.folder_of(key(1)))
         await again.starts(1)
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether folders in it are placed apart."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return bool(flags_of(descriptor) & FS_TOPDIR_FL)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+async def test_folders_of_jobs_are_placed_apart_where_the_file_system_knows_of_it(node: Node) -> None:
+    probe = node.data / "probe"
+    probe.mkdir()
+    place_apart_below(probe)
+    if not is_marked(probe):
+        pytest.skip(f"the file system of {node.data} knows nothing of it")
+    for job in (1, 2):
+        await node.starts(job)
+    assert is_marked(node.data / "attempts") and is_marked(node.data / "spares")
+
+
+def test_a_folder_that_cannot_be_marked_is_left_as_it_is(tmp_path: Path) -> None:
+    place_apart_below(Path("/proc/self"))
+    place_apart_below(tmp_path / "missing")
+    assert not list(tmp_path.iterdir())
