@@ -266,7 +266,7 @@ class Proxy:
                 try:
                     if isinstance(client, AsgiClient) and request.scope["type"] == "websocket":
                         return await pass_web_socket(replica, passed, client, request.scope["subprotocols"])
-                    if asks_for_statistics(passed.method, path):
+                    if asks_for_statistics(passed.method, path) and not passed.has_body:
                         # There may be none any more by now but the one that this request has.
                         await pass_statistics(service.name, service.ready or [replica], passed, client)
                     else:

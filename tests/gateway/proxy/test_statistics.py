@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.proxy import statistics as statistics_module
-from gateway.proxy.core.statistics import NUMBER_MAX, added, asks_for_statistics, body_of, count_of, statistics_in
+from gateway.proxy.core.statistics import (
+    NUMBER_MAX,
+    Statistics,
+    added,
+    asks_for_statistics,
+    body_of,
+    count_of,
+    statistics_in,
+)
 from gateway.proxy.upstream import ASKED_BESIDE_MAX
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.proxy.stage import Answer, Call, asked, program, stage
@@ -140,10 +148,15 @@ async def test_a_program_that_speaks_another_protocol_is_answered_for_as_it_answ
         status, headers, body = await asked(at, PATH)
         assert (status, headers["content-type"], body) == (404, "text/x-own", b"a page of its own")
         assert "gpufleet-replicas" not in headers
-        # Another method or path is any request: one replica has it.
-        for method, path in (("POST", PATH), ("GET", PATH + "/"), ("GET", "/m/m/stats")):
+        # With another method or path, or with a body, it is any request: one replica has it.
+        for method, path, body in (
+            ("POST", PATH, b""),
+            ("GET", PATH + "/", b""),
+            ("GET", "/m/m/stats", b""),
+            ("GET", PATH, b"x"),
+        ):
             before = len(first.calls) + len(second.calls)
-            await asked(at, path, method)
+            await asked(at, path, method, body)
             assert len(first.calls) + len(second.calls) == before + 1
 
 
@@ -166,6 +179,15 @@ async def test_a_replica_has_a_few_such_requests_at_a_time_and_the_others_follow
         found = await asyncio.gather(*(asked(at, PATH) for _ in range(5 * ASKED_BESIDE_MAX)))
         assert {(status, headers["gpufleet-replicas"]) for status, headers, _ in found} == {(200, "1/1")}
         assert most == ASKED_BESIDE_MAX
+
+
+async def test_a_client_that_leaves_is_told_to_every_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_module, "REPLICA_S_MAX", 10 * DEADLINE_SECONDS)
+    async with stage() as at, program("r1", silent) as first, program("r2", silent) as second:
+        await at.serve("m", first, second)
+        async with at.asking(PATH):
+            await until("both are asked", lambda: len(first.calls) == len(second.calls) == 1)
+        await until("nobody asks any more", lambda: first.open == second.open == 0)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +218,11 @@ ODD = st.dictionaries(NAMES, JSON | st.lists(st.dictionaries(NAMES, JSON, max_si
 @settings(max_examples=60)
 @given(st.lists(ODD.map(lambda each: {"name": "m"} | each), max_size=4), st.lists(ODD, max_size=4))
 def test_whatever_programs_say_the_sum_is_an_answer_that_reads_as_itself(some: list[Any], others: list[Any]) -> None:
-    total = statistics_in(b'{"model_stats":[]}')
-    assert total == {}
+    total: Statistics = {}
     for models in (some, others):
-        said = statistics_in(json.dumps({"model_stats": models}).encode())
-        total = added(total, said or {})
+        total = added(total, statistics_in(json.dumps({"model_stats": models}).encode()) or {})
     read = statistics_in(body_of(total))
-    assert read == total and count_of(read) == count_of(total)
+    assert read is not None and read == total and count_of(read) == count_of(total)
 
 
 @pytest.mark.parametrize(
