@@ -1,4 +1,4 @@
-"""The usual command line, read without typer, whose import takes longer than most commands do.
+"""The usual command line, read without typer, whose import would be a third of a short command.
 
 What is read here means what it means to typer: whole options of the command, values that are what they must be, and the
 words in their places. Whatever else there is (help, completion, a mistake, options in front of the command, a script
@@ -25,8 +25,11 @@ from .menu import MODULES
 COMPLETING = "_GPUCTL_COMPLETE"
 """Set by a shell that wants to know how a word goes on."""
 
-LITTLE_SAID = {str: str, int: int, Path: Path, bool: bool}
-"""What a value is made of, by the type that is declared."""
+KINDS = frozenset({str, int, Path, bool})
+"""The types of values that are read here."""
+
+DIGITS_MAX = 18
+"""A longer number is for typer to refuse."""
 
 MISSING = inspect.Parameter.empty
 
@@ -65,7 +68,7 @@ class Parameter(NamedTuple):
         """The value; MISSING for a text that is none."""
         if self.kind is not int:
             return self.kind(text)
-        if not (text.isascii() and text.isdecimal()):
+        if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
             return MISSING
         number = int(text)
         is_too_low = self.low is not None and number < self.low
@@ -123,7 +126,8 @@ def _kind(declared: Any) -> tuple[Any, bool]:
         if others:
             return None, False
     is_list = get_origin(declared) is list
-    return LITTLE_SAID.get(get_args(declared)[0] if is_list else declared), is_list
+    kind = get_args(declared)[0] if is_list else declared
+    return kind if kind in KINDS else None, is_list
 
 
 def _read(

@@ -120,6 +120,7 @@ def test_most_commands_are_read_plainly() -> None:
         "queue -h",
         "queue --limit many",
         "queue --limit 0",
+        f"queue --limit {'9' * 5_000}",
         "queue -ojson",
         "queue --all=yes",
         "queue --al",
