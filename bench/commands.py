@@ -18,6 +18,11 @@ def measure(run: Run) -> list[Row]:
     """The rows of the group `commands`: medians of as many rounds as a latency has."""
     gpuctl = [sys.executable, "-P", "-m", "gpufleet.cli"]
     lines = {name: [*gpuctl, *words] for name, words in COMMANDS.items()}
-    environment = {"GPUCTL_SCHEDULER": run.fleet.address, "GPUCTL_TOKEN": run.fleet.token}
+    # Whoever measures may have Python keep no compiled modules: a command would then compile all of its own each time.
+    environment = {
+        "GPUCTL_SCHEDULER": run.fleet.address,
+        "GPUCTL_TOKEN": run.fleet.token,
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
     taken = measures.wall_ms({FLOOR: [sys.executable, "-c", "import grpc, typer"], **lines}, environment, run.rounds)
     return [Row(name, taken[name], "ms", taken[FLOOR], FLOOR) for name in lines]
