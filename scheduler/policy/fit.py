@@ -407,8 +407,9 @@ def devices_free_now(
 
 
 def _lacks_room(view: NodeView, resources: Resources, *, is_open: bool) -> Miss | None:
+    free = f"has {max(0, view.cpus)} of {_count(view.node.info.cpus, 'CPU')} free"
     if resources.cpus > view.cpus:
-        return Miss(reason="CPUS_IN_USE", clause=f"has {view.cpus} of {_count(view.node.info.cpus, 'CPU')} free")
+        return Miss(reason="CPUS_IN_USE", clause=free)
     if resources.memory_bytes > view.memory_bytes:
         return Miss(reason="MEMORY_IN_USE", clause=f"has {memory_text(view.memory_bytes)} of memory free")
     if is_open:
@@ -416,7 +417,7 @@ def _lacks_room(view: NodeView, resources: Resources, *, is_open: bool) -> Miss 
     if resources.cpus > view.cpus - view.kept_cpus:
         return Miss(
             reason="KEPT_FOR_ANOTHER",
-            clause=f"has {view.cpus} of {_count(view.node.info.cpus, 'CPU')} free, kept for job {view.kept_for}",
+            clause=f"{free}, kept for job {view.kept_for}",
         )
     if resources.memory_bytes > view.memory_bytes - view.kept_memory_bytes:
         return Miss(

@@ -237,9 +237,12 @@ def _nodes_of(job: Job) -> Iterator[NodeName]:
 
 def _of_node(durable: Durable, node: Node) -> Iterator[str]:
     hold = durable.hold(node.name)
-    if hold.cpus > node.info.cpus:
+    # What a node tells to run since a gap goes on, beside what has ended there and holds its part until its output is
+    # looked for.
+    may_exceed = durable.gap is not None and any(key.job < durable.gap.jobs_below for key in hold.ranks)
+    if hold.cpus > node.info.cpus and not may_exceed:
         yield f"node {node.name}: {hold.cpus} of {node.info.cpus} CPUs are given"
-    if hold.memory_bytes > node.info.memory_bytes:
+    if hold.memory_bytes > node.info.memory_bytes and not may_exceed:
         yield f"node {node.name}: {hold.memory_bytes} of {node.info.memory_bytes} bytes of memory are given"
     devices = {device.uuid: device for device in node.info.devices}
     unknown = (hold.devices.keys() | hold.shares.keys()) - devices.keys()

@@ -561,3 +561,29 @@ def test_an_attempt_that_was_placed_before_the_stores_own_is_no_newer_one() -> N
     turn = tells(fleet, second, (key, RAN), origins=((key, told),))
     assert KillAttempt(node=second.name, key=key) in turn.commands
     assert [type(each) for each in turn.records if isinstance(each, AttemptGivenUp | AttemptEnded)] == [AttemptGivenUp]
+
+
+def test_what_runs_goes_on_beside_what_has_ended_there_and_holds_its_cpus_until_its_output_is_looked_for() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = fleet.add_node("n1", cpus=2)
+    node.knows_lineages = True
+    fleet.join(node)
+    fleet.submit(spec(gpus=0, cpus=2))
+    fleet.submit(spec(gpus=0, cpus=2))
+    fleet.take_up(RankStarted(at=fleet.now, node=node.name, key=KEY, run_span=Span(0)))
+    assert placed(fleet) == [1]
+    fleet.put_back(fleet.copy(), jobs_above=1_000, lineage=SECOND_START)
+    output = (OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=9),)
+    told = origin(fleet, 2)
+    told = replace(told, placement=replace(told.placement, devices=(), cpus=2))
+    fleet.announce(node)
+    seen = [(KEY, end(0, output_ends=output)), (lost(2), RAN)]
+    turn = fleet.inventory(node, seen, origins=[(lost(2), told)])
+    assert KeepAttempt(node=node.name, key=lost(2)) in turn.commands
+    assert [type(fleet.job(number).state) for number in (1, 2)] == [Running, Running]
+    assert fleet.state.durable.hold(node.name).cpus == 4
+    fleet.submit(spec(gpus=0, cpus=1))
+    reason = fleet.reasons([fleet.job(1_001)])[JobId(1_001)]
+    assert "has 0 of 2 CPUs free" in reason.clause
+    fleet.take_up(OutputSynced(at=fleet.now, key=KEY, ends=output))
+    assert fleet.job(1).is_finished and fleet.state.durable.hold(node.name).cpus == 2
