@@ -25,13 +25,13 @@ PEERS: dict[str, Callable[[Path, int], AbstractContextManager[Peer]]] = {
     "slurm": slurm,
     "task-spooler": task_spooler,
 }
-TURNS = 5
+TURNS = 3
 """Bursts of each program for each figure, and one before that is not counted."""
 STARTS = 12
 """Jobs of a burst, one after the other."""
 FLOOD_JOBS_MAX = 1_000
 """Jobs of a burst of a flood; `--jobs` asks for fewer. Programs that are asked by a command get a part of them."""
-SLOW_SHARE = {"Slurm": 10, "task-spooler": 5}
+SLOW_SHARE = {"Slurm": 20, "task-spooler": 5}
 SUBMITS = 200
 SLOW_SUBMITS = 40
 
