@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 
 EVERY_S = 10.0
-COSTLY_S = 0.001
-"""Processor time of a call from which on it is made every EVERY_S only; a cheaper one is made at each reading."""
+COSTLY_S, COSTLY_CALLS = 0.001, 3
+"""So many calls in a row that take so much processor time, or more, have it made every EVERY_S only; a cheaper one is
+made at each reading. A busy machine makes one call dear now and then."""
 
 
 class EnergyCount:
@@ -24,7 +25,7 @@ class EnergyCount:
         used_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._now_s, self._used_s = now_s, used_s
-        self._is_costly = False
+        self._costly_calls = 0
         self._asked_at_s = -math.inf
         self._counted: int | None = None
         self._shown_mj = 0.0
@@ -33,7 +34,7 @@ class EnergyCount:
     def read(self, ask: Callable[[], int | None], power_mw: int | None) -> int | None:
         """The count now; None where `ask` knows none. `power_mw` is what the device draws at present."""
         now_s = self._now_s()
-        if self._counted is None or power_mw is None or not self._is_costly or now_s >= self._asked_at_s + EVERY_S:
+        if self._counted is None or power_mw is None or not self._is_costly() or now_s >= self._asked_at_s + EVERY_S:
             self._ask(ask, now_s)
         else:
             self._shown_mj += power_mw * max(0.0, now_s - self._shown_at_s)
@@ -43,8 +44,11 @@ class EnergyCount:
     def _ask(self, ask: Callable[[], int | None], now_s: float) -> None:
         begin_s = self._used_s()
         count = ask()
-        self._is_costly = self._used_s() - begin_s >= COSTLY_S
+        self._costly_calls = self._costly_calls + 1 if self._used_s() - begin_s >= COSTLY_S else 0
         self._asked_at_s = now_s
         has_begun_anew = count is None or self._counted is None or count < self._counted
         self._shown_mj = float(count or 0) if has_begun_anew else max(self._shown_mj, float(count or 0))
         self._counted = count
+
+    def _is_costly(self) -> bool:
+        return self._costly_calls >= COSTLY_CALLS
