@@ -57,6 +57,10 @@ class OnUvloop:
         return {UVLOOP: uvloop.new_event_loop}
 
 
+WHY_LINES = 20
+"""The end of what is known of a failure: what was expected, and where."""
+
+
 class NamesFailures:
     """Names each test that fails when it does: of a run that is cut off, the summary never comes."""
 
@@ -64,10 +68,11 @@ class NamesFailures:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Say which, and where in its course."""
+        """Say which, where in its course, and why, in a few lines."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and reporter is not None:
             reporter.write_line(f"\nFAILED in its {report.when}: {report.nodeid}", red=True)
+            reporter.write_line("\n".join(report.longreprtext.splitlines()[-WHY_LINES:]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

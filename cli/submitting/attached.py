@@ -25,7 +25,7 @@ from gpufleet.fleet.submitting.requests import in_options, new_request_id, outco
 
 from ..errors import INTERRUPTED
 from ..following.writers import Plain, Streams
-from .staying import tell_interrupted
+from .interrupted import tell_interrupted
 from .tracing import Tracing, tracing
 
 if TYPE_CHECKING:

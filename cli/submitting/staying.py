@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from gpufleet.v1 import scheduler_pb2
 from gpufleet.fleet.client import BegunCall
 from gpufleet.fleet.settings import Settings
 
+from .interrupted import tell_interrupted
 from .tracing import is_traced
 
 if TYPE_CHECKING:
@@ -40,9 +40,3 @@ def stay(
         raise
     staying = run_attached(settings, request, settings.time_outs, ports, begun=begun, page=page, opens=opens)
     return asyncio.run(staying)
-
-
-def tell_interrupted() -> None:
-    """Say what is known where somebody did not wait for the scheduler's answer."""
-    said = "interrupted before the scheduler answered; whether there is a job: gpuctl queue --mine"
-    print(f"gpuctl: {said}", file=sys.stderr)

@@ -59,6 +59,7 @@ class FileCache:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._fetching = asyncio.Semaphore(FETCHES_MAX)
         self._has_grown = True
+        self._trimming = asyncio.Lock()
 
     async def hold(self, stub: NodeAgentAsyncStub) -> None:
         """Fetch by this connection until cancelled."""
@@ -81,10 +82,15 @@ class FileCache:
         await asyncio.to_thread(self._make_room, wanted)
 
     async def trim(self) -> None:
-        """Let the least recently used files go until the rest fits, if any has come since that was done."""
-        if self._has_grown:
-            self._has_grown = False
-            await self.make_room(0)
+        """Let the least recently used files go until the rest fits, if any has come since that was done.
+
+        Whoever gives a turn back calls it: what has one stays, and goes with the next call.
+        """
+        async with self._trimming:
+            if self._has_grown:
+                self._has_grown = False
+                if not await asyncio.to_thread(self._make_room, 0):
+                    self._has_grown = True
 
     def lacks(self, digest: str) -> bool:
         """Whether a file is not in the cache."""
@@ -113,9 +119,11 @@ class FileCache:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if makes_room:
             await asyncio.to_thread(self._make_room, file.size_bytes)
-        self._has_grown = True
-        async with self._fetching:
-            await self._fetch(key, file)
+        try:
+            async with self._fetching:
+                await self._fetch(key, file)
+        finally:
+            self._has_grown = True  # not before it has: others make room meanwhile
         return path
 
     async def _fetch(self, key: RankKey, file: InputFile) -> None:
@@ -177,10 +185,13 @@ class FileCache:
             await asyncio.to_thread(_append, part, 0, b"", sha)
         return str(sha.hexdigest())
 
-    def _make_room(self, wanted: int) -> None:
-        """Let the least recently used files of the cache go until so many bytes fit; those that have a turn stay."""
+    def _make_room(self, wanted: int) -> bool:
+        """Let the least recently used files of the cache go until so many bytes fit; those that have a turn stay.
+
+        Answers whether they fit now.
+        """
         if not self._folder.exists():
-            return  # whatever came, came from the shared folder
+            return True  # whatever came, came from the shared folder
         found: list[tuple[float, int, str]] = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -191,10 +202,11 @@ class FileCache:
         total = sum(size for _, size, _ in found)
         for _, size, name in found:
             if total + wanted <= self._bytes_max():
-                return
+                break
             if name.removesuffix(".part") not in self._turns:
                 (self._folder / name).unlink(missing_ok=True)
                 total -= size
+        return total + wanted <= self._bytes_max()
 
 
 def _size_of(path: Path) -> int:

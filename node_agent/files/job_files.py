@@ -111,6 +111,7 @@ class JobFiles:
     async def make_spare(self, key: RankKey, folder: InputFolder) -> None:
         """A rank has started that has this folder: make ready for the next one, where that is worth it."""
         await self._spares.make(key, folder)
+        await self._cache.trim()  # of what was in use for it, nothing could give way meanwhile
 
     async def _laid_out(self, key: RankKey, file: InputFile, user: str) -> FileWay:
         """Place one file; which way it came. Errors: NotHad, AccountUnusable, OSError."""
