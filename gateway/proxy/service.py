@@ -7,6 +7,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 
 from gpufleet.v1 import inference_pb2, job_pb2, sessions_pb2
@@ -148,16 +149,18 @@ class Service:
             gone.close()
         self._serve()
         if self._failure is not None and not self._replicas:
-            self._refuse_all()
+            self._refuse_all(self._down(self._failure))
 
     def _made(self, worker: sessions_pb2.WorkerInfo, seats: int) -> Upstream:
         return Upstream(worker.worker_start, seats, Endpoint(self._worker_target(worker), worker.connect_key))
 
-    def close(self) -> None:
-        """It is not watched any more."""
+    def close(self, why: GpufleetError | None = None) -> None:
+        """It is not watched any more. Where it is not served any more, `why` is the answer to all that wait."""
         replicas, self._replicas = self._replicas, {}
         for replica in replicas.values():
             replica.close()
+        if why is not None:
+            self._refuse_all(why)
 
     async def replica(self, caller: str, session: str, deadline_s: float, avoided: Upstream | None) -> Upstream:
         """The replica for a request, which is under way from now on; `release` follows. Raises Busy, MODEL_DOWN."""
@@ -231,13 +234,12 @@ class Service:
             self._waiting.take().replica.set_result(found)
             self._changed()
 
-    def _refuse_all(self) -> None:
+    def _refuse_all(self, why: GpufleetError) -> None:
         """Nothing comes any more for those that wait."""
-        assert self._failure is not None
         while self._waiting.first() is not None:
             request = self._waiting.take()
             if not request.replica.done():
-                request.replica.set_exception(self._down(self._failure))
+                request.replica.set_exception(copy(why))  # one that is raised again and again grows with each traceback
         self._changed()
 
     def _down(self, words: str) -> GpufleetError:

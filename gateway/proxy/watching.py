@@ -197,14 +197,15 @@ class Watching:
         else:
             watched.timer = loop.call_later(rest_s, self._look, watched)
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str, why: GpufleetError | None = None) -> None:
+        """Watch it no more; where it is not served any more, `why` is the answer to all that wait for it."""
         watched = self._watched.pop(name)
         if watched.timer is not None:
             watched.timer.cancel()
         if watched.task is not None:
             watched.task.cancel()
         watched.first.cancel()
-        watched.service.close()
+        watched.service.close(why)
 
     async def _follow(self, watched: _Watched) -> None:
         """Hold the stream of one program until cancelled, or until there is no such program."""
@@ -246,7 +247,7 @@ class Watching:
             watched.first.exception()  # seen, even where nobody waits for it any more
         watched.task = None
         if self._watched.get(name) is watched:
-            self._drop(name)
+            self._drop(name, error)
 
     # --- requests
 

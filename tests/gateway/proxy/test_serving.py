@@ -184,6 +184,17 @@ async def test_a_request_that_waited_too_long_is_told_why(monkeypatch: pytest.Mo
         assert "no GPU is free" in error["message"] and int(headers["retry-after"]) >= 1
 
 
+async def test_who_waits_for_a_program_that_is_stopped_is_told_at_once() -> None:
+    async with stage() as at:
+        await at.serve("chat")
+        waiting = [asyncio.create_task(asked(at, "/m/chat/", "POST", b"x")) for _ in range(2)]
+        await until("they wait", lambda: at.scheduler.reported("chat") == (0, 2))
+        del at.scheduler.models["chat"]
+        await at.scheduler.changed()
+        for status, _, body in await asyncio.gather(*waiting):
+            assert (status, json.loads(body)["error"]["reason"]) == (404, "MODEL_NOT_FOUND")
+
+
 async def test_a_program_that_has_failed_is_told_at_once_and_so_is_who_waits_for_it() -> None:
     async with stage() as at, program("r1", who) as replica:
         await at.serve("chat")
