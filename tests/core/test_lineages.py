@@ -577,8 +577,8 @@ def test_what_runs_goes_on_beside_what_has_ended_there_and_holds_its_cpus_until_
     told = origin(fleet, 2)
     told = replace(told, placement=replace(told.placement, devices=(), cpus=2))
     fleet.announce(node)
-    seen = [(KEY, end(0, output_ends=output)), (lost(2), RAN)]
-    turn = fleet.inventory(node, seen, origins=[(lost(2), told)])
+    ended = end(0, output_ends=output)
+    turn = fleet.inventory(node, [(KEY, ended), (lost(2), RAN)], origins=[(lost(2), told)])
     assert KeepAttempt(node=node.name, key=lost(2)) in turn.commands
     assert [type(fleet.job(number).state) for number in (1, 2)] == [Running, Running]
     assert fleet.state.durable.hold(node.name).cpus == 4
