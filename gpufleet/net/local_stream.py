@@ -10,6 +10,7 @@ and whoever listens signs them: anybody on the machine may take a name that is f
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import struct
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+_log = logging.getLogger(__name__)
 
 NAME = "\0gpufleet-worker-"
 NONCE_BYTES = 32
@@ -173,16 +176,18 @@ async def connect_local(key: bytes, message_bytes_max: int) -> LocalStream:
     """A stream to who listens by this public key. Errors: Lost, where nobody does; NotProved."""
     if not can_be_local() or len(key) != KEY_BYTES:
         raise Lost("there are no local sockets here")
-    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    own.setblocking(False)
     try:
+        own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as problem:
+        raise Lost(str(problem)) from None
+    try:
+        own.setblocking(False)
         own.connect(_name(key))  # of a local socket it never waits
+        loop = asyncio.get_running_loop()
+        _, stream = await loop.create_unix_connection(lambda: LocalStream(message_bytes_max), sock=own)
     except OSError as problem:
         own.close()
         raise Lost(str(problem)) from None
-    _, stream = await asyncio.get_running_loop().create_unix_connection(
-        lambda: LocalStream(message_bytes_max), sock=own
-    )
     nonce = os.urandom(NONCE_BYTES)
     try:
         async with asyncio.timeout(PROOF_S_MAX):
@@ -216,17 +221,30 @@ class LocalListener:
         self._open: dict[asyncio.Task[None], LocalStream] = {}
 
     async def listen(self) -> bytes:
-        """Begin; answers the public key, or nothing where this machine has no such sockets."""
+        """Begin; answers the public key, or nothing where this machine has no such sockets, or lets nobody have one."""
         if not can_be_local():
             return b""
+        try:
+            return await self._listen()
+        except OSError as problem:  # of a sandbox without sockets of this kind, say
+            _log.info("there is no local socket: %s", problem)
+            return b""
+
+    async def _listen(self) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         self._key = Ed25519PrivateKey.generate()
         public = self._key.public_key().public_bytes_raw()
         own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        own.bind(_name(public))
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _Accepted(self._message_bytes_max, self._begin), sock=own)
+        try:
+            own.bind(_name(public))
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(
+                lambda: _Accepted(self._message_bytes_max, self._begin), sock=own
+            )
+        except BaseException:
+            own.close()
+            raise
         return public
 
     async def stop(self, grace_s: float) -> None:

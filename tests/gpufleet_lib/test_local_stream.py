@@ -238,3 +238,16 @@ async def test_a_stream_that_is_aborted_tells_who_reads() -> None:
         stream.abort()
         with pytest.raises(Lost, match="it was ended here"):
             await reading
+
+
+async def test_where_nobody_may_have_such_a_socket_there_is_none_and_all_else_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied(*_: object) -> socket.socket:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr("gpufleet.net.local_stream.socket.socket", denied)
+    async with listening() as key:
+        assert key == b""
+    with pytest.raises(Lost, match="not permitted"):
+        await connect_local(b"k" * 32, LONG)
