@@ -16,7 +16,7 @@ from ..store.errors import StoreCorrupt, StoreError, read_as_stored
 from ..store.filling import must_be_known
 from ..store.migrations import NEWEST_REVISION
 from ..store.reading import Meta
-from ..store.snapshot import COUNTERS_KIND, TABLES
+from ..store.snapshot import COUNTERS_KIND, TABLE_SINCE, TABLES
 from ..store.verify import PROBLEMS_MAX, contradictions
 from . import output_bytes, output_list, parts
 from .archive import Archive
@@ -30,7 +30,8 @@ def check(archive: Archive) -> None:
     for name, table in told.tables.items():
         if name not in known or (told.revision == NEWEST_REVISION and table.columns != known[name]):
             raise _invalid(archive, f"the table {name} is none of a store, or has other columns")
-    if missing := known.keys() - told.tables.keys():
+    expected = {name for name in known if told.revision >= TABLE_SINCE.get(name, "")}
+    if missing := expected - told.tables.keys():
         raise _invalid(archive, f"the table {min(missing)} is missing")
     folders = {f"tables/{name}" for name in known} | {"keys", output_list.PREFIX}
     if told.has_output:

@@ -1,8 +1,8 @@
 """The tables, as the newest migration leaves them (a test compares the two).
 
-`record` is the story, `entity` what lives now, `finished_job` what ended, `meta` the one row that every commit asserts,
-`lineage` a row for each start of a scheduler. `output_chunk` and `output_time` exist on PostgreSQL only: the output
-store of a scheduler without a data folder.
+`record` is the story, `entity` what lives now, `finished_job` what ended, `audit` who called what, `meta` the one row
+that every commit asserts, `lineage` a row for each start of a scheduler. `output_chunk` and `output_time` exist on
+PostgreSQL only: the output store of a scheduler without a data folder.
 """
 
 import sqlalchemy as sa
@@ -101,6 +101,40 @@ sa.Index(
 )
 _has_items = finished_job.c.last_item.is_not(None)
 sa.Index("ix_finished_job_last_item", finished_job.c.last_item, sqlite_where=_has_items, postgresql_where=_has_items)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("seq", _long, primary_key=True, autoincrement=False),
+    sa.Column("at_us", _long, nullable=False),
+    *(
+        sa.Column(name, sa.Text, nullable=False)
+        for name in (
+            *("call", "user", "role", "token", "node", "peer", "via", "target"),
+            *("jobs", "detail", "code", "reason", "message"),
+        )
+    ),
+    # Every job that the row is about has a number from the first to the last; 0 where it is about none.
+    sa.Column("first_job", _long, nullable=False),
+    sa.Column("last_job", _long, nullable=False),
+    sa.Column("count", _long, nullable=False),
+    sa.Column("is_open", sa.Boolean, nullable=False),
+    sa.Column("is_refused", sa.Boolean, nullable=False),
+    sa.Index(None, "at_us"),
+    sa.Index(None, "user", "seq"),
+    sa.Index(None, "call", "seq"),
+    sa.Index(None, "target", "seq"),
+    sa.Index(None, "is_refused", "seq"),
+)
+_has_jobs = audit.c.last_job > 0
+sa.Index(
+    "ix_audit_jobs",
+    audit.c.last_job,
+    audit.c.first_job,
+    audit.c.seq,
+    sqlite_where=_has_jobs,
+    postgresql_where=_has_jobs,
+)
 
 output_chunk = sa.Table(
     "output_chunk",

@@ -16,8 +16,11 @@ from .migrations import revision_of
 from .opening import check_revision, database_at, parse_url
 from .reading import ROWS_AT_ONCE
 
-TABLES = (schema.meta, schema.lineage, schema.entity, schema.finished_job, schema.record)
+TABLES = (schema.meta, schema.lineage, schema.entity, schema.finished_job, schema.record, schema.audit)
 """What a store is made of, whatever database it is in; what jobs printed is not among them."""
+
+TABLE_SINCE = {"audit": "0007"}
+"""Tables that stores of before a revision do not have."""
 
 COUNTERS_KIND = next(kind for kind, cls in ENTITY_CLASSES.items() if cls is Counters)
 

@@ -11,11 +11,13 @@ from sqlalchemy import Dialect, bindparam, case, delete, insert, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import UpdateBase
 
-from .schema import entity, finished_job, meta, record
+from .schema import audit, entity, finished_job, meta, record
 
 Row: TypeAlias = tuple[Any, ...]
 Step: TypeAlias = tuple[str, Sequence[Row]]
 """A statement and the rows to run it with."""
+
+AUDIT_COLUMNS = tuple(column.name for column in audit.columns)
 
 
 class Statements:
@@ -46,6 +48,10 @@ class Statements:
         )
         self.delete_record = self._text(delete(record).where(record.c.seq == bindparam("a")), "a")
         self.delete_records_of_job = self._text(delete(record).where(record.c.job_id == bindparam("a")), "a")
+        # Rows whose writing was answered by silence are written again: those that are there stay as they are.
+        added = (postgresql if dialect.name == "postgresql" else sqlite).insert(audit)
+        self.add_audit = self._text(added.on_conflict_do_nothing(), " ".join(AUDIT_COLUMNS))
+        self.delete_audit = self._text(delete(audit).where(audit.c.seq == bindparam("a")), "a")
         self.delete_finished_job = self._text(delete(finished_job).where(finished_job.c.id == bindparam("a")), "a")
 
     def _text(self, statement: UpdateBase, parameters: str) -> str:

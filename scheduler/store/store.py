@@ -11,12 +11,13 @@ from typing import Any
 from sqlalchemy import Select
 
 from ..ports import Commit, EndedQuery, FinishedQuery, StoredRecord
+from ..state.audited import AuditQuery, AuditRow
 from ..state.durable import Entity
 from ..state.ids import JobId
 from ..state.jobs import Job
 from ..state.records import without_sealed_value
 from ..state.units import Instant
-from . import queries, reading
+from . import audit_rows, queries, reading
 from .codec import Codec
 from .database import Database, GuardFailed
 from .errors import StoreCorrupt, StoreUnavailable, TermSuperseded
@@ -27,7 +28,8 @@ from .verify import problems
 
 PRUNED_JOBS_MAX = 1_000
 PRUNED_RECORDS_MAX = 10_000
-"""How much one call of prune() drops, so that commits never wait long for it."""
+PRUNED_AUDIT_MAX = 1_000
+"""How much one call of prune() and of prune_audit() drops, so that commits never wait long for it."""
 
 
 class SqlStore:
@@ -171,6 +173,50 @@ class SqlStore:
                 self._require_stored(self._number)
                 return 0
             return len(jobs) + len(records)
+
+    def newest_audit_sequence(self) -> int:
+        """The sequence of the newest row of the audit; 0 where there is none."""
+        return reading.rows(self._database, audit_rows.newest_sequence_of_audit())[0][0] or 0
+
+    def write_audit(self, rows: Sequence[AuditRow]) -> None:
+        """Make rows of the audit durable, beside all commits; those that are there already stay as they are.
+
+        Errors: StoreUnavailable (call again with the same rows), TermSuperseded, StoreCorrupt.
+        """
+        self._write_beside((self._database.statements.add_audit, [audit_rows.audit_values(row) for row in rows]))
+
+    def audit_rows(self, query: AuditQuery) -> list[AuditRow]:
+        """A page of the audit, newest first."""
+        first = 0
+        if query.since is not None:
+            found = reading.rows(self._database, audit_rows.first_since(query.since))[0][0]
+            if found is None:
+                return []
+            first = found
+        return [audit_rows.audit_row(row) for row in reading.rows(self._database, audit_rows.audit_page(query, first))]
+
+    def prune_audit(self, before: Instant, rows_max: int) -> int:
+        """Drop rows of the audit of before this instant, and the oldest beyond so many, of refused calls and of others.
+
+        Returns how many were found and dropped. A call is bounded: call again until it is 0. Errors: as write_audit().
+        """
+        beyond = (audit_rows.audited_beyond(rows_max, PRUNED_AUDIT_MAX, is_refused=each) for each in (True, False))
+        queries_of_old = (audit_rows.audited_before(before, PRUNED_AUDIT_MAX), *beyond)
+        old = {(row.seq,) for query in queries_of_old for row in reading.rows(self._database, query)}
+        if old:
+            self._write_beside((self._database.statements.delete_audit, sorted(old)))
+        return len(old)
+
+    def _write_beside(self, step: Step) -> None:
+        """Run a step that is no part of a commit. What a commit asserts stays as it is, also one that is in doubt."""
+        with self._writing:
+            guard = (self._term, self._number, self._number, self._record_sequence, self._newest)
+            try:
+                self._database.write(guard, (step,))
+            except GuardFailed:
+                if reading.only_meta(self._database).term != self._term:
+                    self._require_stored(self._number)
+                raise StoreUnavailable("a commit waits to be tried again") from None
 
     def close(self) -> None:
         """Give the lock back."""

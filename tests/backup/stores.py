@@ -18,6 +18,7 @@ from scheduler.outputs.segment_store import SegmentKey
 from scheduler.ports import Commit
 from scheduler.state.access import Counters
 from scheduler.state.attempts import OutputStream
+from scheduler.state.audited import AuditedCall, AuditRow
 from scheduler.state.durable import Entity
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
@@ -64,6 +65,7 @@ def fill(settings: SchedulerSettings) -> None:
     ended = (finished(job(40, name="nul\0 and \udcff"), 5), finished(whole(41), 6))
     with closing(open_store(url)) as store:
         store.commit(Commit(number=1, at=at(9), records=records, upserts=tuple(entities()), finished=ended))
+        store.write_audit([AuditRow(sequence=1, call=AuditedCall(at=at(9), call="Submit", user="ann"))])
         known = KnownStore(
             store_id=store.store_id,
             lineage=store.lineage,

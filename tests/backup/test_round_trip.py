@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.backup import checking, commands
+from scheduler.backup import checking, commands, making
 from scheduler.known_store import KnownStore, Memory, write_known
 from scheduler.restore_mark import FILE as MARK
 from scheduler.restore_mark import read_mark, remove_mark, write_mark
@@ -117,6 +117,24 @@ def test_a_later_release_restores_what_this_one_has_backed_up(
     assert everything(new) == rows
     assert behind_its_back(store_url(new), "SELECT motto FROM meta") == [("none",)]
     assert behind_its_back(store_url(new), "SELECT version_num FROM schema_revision") == [("9000",)]
+
+
+def test_a_backup_of_before_the_audit_is_restored_and_has_an_empty_one(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = place("source", "sqlite")
+    fill(settings)
+    rows = everything(settings)
+    behind_its_back(store_url(settings), "DROP TABLE audit")
+    behind_its_back(store_url(settings), "UPDATE schema_revision SET version_num = '0006'")
+    with monkeypatch.context() as before:
+        before.setattr(opening, "NEWEST_REVISION", "0006")
+        before.setattr(making, "TABLES", [each for each in TABLES if each.name != "audit"])
+        file = back_up(settings, tmp_path / "fleet.tar")
+    assert commands.check(file) == 0
+    new = place("target", "sqlite")
+    restored(new, file)
+    assert everything(new) == {**rows, "audit": []}
 
 
 @pytest.mark.postgres

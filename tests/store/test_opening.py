@@ -90,6 +90,7 @@ def test_a_store_of_before_lineages_keeps_what_it_holds_and_each_start_has_one_o
         chunk = "(job_id, attempt, rank, stream, start, segment, is_head, data) VALUES (1, 1, 0, 1, 0, 0, true, 'abc')"
         behind_its_back(url, f"INSERT INTO output_chunk {chunk}")
     behind_its_back(url, "DROP TABLE lineage")
+    behind_its_back(url, "DROP TABLE audit")
     behind_its_back(url, "ALTER TABLE meta DROP COLUMN store_id")
     behind_its_back(url, "UPDATE schema_revision SET version_num = '0004'")
     for table, last in (("output_chunk", "start"), ("output_time", "at_us")) if of_rows else ():
