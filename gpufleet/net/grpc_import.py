@@ -5,8 +5,10 @@ imported. So the variable is set for that moment alone, and neither a job with `
 from here inherits it.
 
 `import grpc` imports grpc.aio, and that asyncio: together more than all else of grpc, and a command that only asks
-something needs neither. While grpc is imported, `_Later` modules stand in their places; afterwards whoever imports
-asyncio or grpc.aio gets the real one, and what grpc itself holds becomes the real one at its first use.
+something needs neither. Protobuf imports its messages in pure Python, which nobody uses where it has compiled ones: a
+tenth of a short command; asyncio its TLS, where gRPC has its own. While grpc and protobuf are imported, `_Later` modules stand in the places of these;
+afterwards whoever imports one gets the real module, and what grpc and protobuf themselves hold becomes the real one at
+its first use.
 Imports nothing heavy.
 """
 
@@ -27,36 +29,45 @@ if TYPE_CHECKING:
 ASKED_BY = ("GRPC_VERBOSITY", "GRPC_TRACE")
 """Who sets one of these wants to read it."""
 
-LATER = ("asyncio", "grpc.aio")
+_MESSAGES_IN_PYTHON = ("google.protobuf.internal.python_message",)
+_TLS_OF_ASYNCIO = ("ssl", "asyncio.sslproto")
+LATER = {
+    "grpc": ("asyncio", "grpc.aio"),
+    "google.protobuf.descriptor_pool": _MESSAGES_IN_PYTHON,
+    "google.protobuf.internal.builder": _MESSAGES_IN_PYTHON,
+    "asyncio.base_events": _TLS_OF_ASYNCIO,
+    "asyncio.selector_events": _TLS_OF_ASYNCIO,
+}
+"""By the module that is imported: what it imports at the top and mostly never uses."""
 
 
 def import_grpc_lightly() -> None:
     """From the next import of grpc on; silent unless GRPC_VERBOSITY or GRPC_TRACE is set. Comes too late behind it."""
-    if "grpc" not in sys.modules and not any(isinstance(each, _GrpcFinder) for each in sys.meta_path):
-        sys.meta_path.insert(0, _GrpcFinder())
+    if "grpc" not in sys.modules and not any(isinstance(each, _LightFinder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _LightFinder())
 
 
-class _GrpcFinder:
+class _LightFinder:
     # Not derived from importlib.abc, which brings tempfile and random along.
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "grpc":
+        if name not in LATER:
             return None
-        sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = cast("Loader", _LightLoader(spec.loader))
+            spec.loader = cast("Loader", _LightLoader(spec.loader, LATER[name]))
         return spec
 
 
 class _LightLoader:
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, later: Sequence[str]) -> None:
         self._loader = loader
+        self._later = later
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        with _silent(), _without(*LATER):
+        with _silent(), _without(*self._later):
             self._loader.exec_module(module)
 
     def __getattr__(self, name: str) -> Any:

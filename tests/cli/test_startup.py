@@ -60,7 +60,9 @@ def test_completion_of_words_imports_nothing_heavy(words: str) -> None:
     assert not modules_of(**environment).intersection(HEAVY)
 
 
-NEVER = {"typer", "pydantic", "rich", "sqlalchemy", "platform", "decimal", "hashlib"}
+IN_PYTHON = "google.protobuf.internal.python_message"
+"""Messages in pure Python, and TLS of asyncio: grpc and protobuf import them, and nothing of a command uses them."""
+NEVER = {"typer", "pydantic", "rich", "sqlalchemy", "platform", "decimal", "hashlib", IN_PYTHON, "ssl"}
 SCREENS = {"gpufleet.cli.render.table", "gpufleet.cli.printing"}
 
 
