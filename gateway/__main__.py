@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
+import gpufleet.host.grpc_forks  # noqa: F401  before anything imports grpc
 from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.config.live import Live
 from gpufleet.config.paths import log_file

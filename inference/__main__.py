@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import gpufleet.host.grpc_forks  # noqa: F401  before anything imports grpc
 from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.host import event_loop
 

@@ -6,9 +6,9 @@ from here inherits it.
 
 `import grpc` imports grpc.aio, and that asyncio: together more than all else of grpc, and a command that only asks
 something needs neither. Protobuf imports its messages in pure Python, which nobody uses where it has compiled ones: a
-tenth of a short command; asyncio its TLS, where gRPC has its own. While grpc and protobuf are imported, `_Later` modules stand in the places of these;
-afterwards whoever imports one gets the real module, and what grpc and protobuf themselves hold becomes the real one at
-its first use.
+tenth of a short command; and asyncio its TLS, where gRPC has its own. While these are imported, `_Later` modules stand
+in the places of what is mostly not used; afterwards whoever imports such a module gets the real one, and what others
+hold becomes the real one at its first use.
 Imports nothing heavy.
 """
 

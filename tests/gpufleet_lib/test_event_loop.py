@@ -61,3 +61,53 @@ def test_what_the_program_answers_and_raises_comes_out() -> None:
 
     with pytest.raises(ValueError, match="of the program"):
         run(fails(), ASYNCIO)
+
+
+PROGRAMS = """
+import asyncio
+import gpufleet.host.grpc_forks
+import grpc
+from gpufleet.host.event_loop import run
+
+async def main():
+    async def answer(calls, context):
+        async for call in calls:
+            yield call
+
+    server = grpc.aio.server()
+    handler = grpc.method_handlers_generic_handler("s", {"m": grpc.stream_stream_rpc_method_handler(answer)})
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    codes = set()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream("/s/m")()
+
+        async def speak():
+            while True:
+                await call.write(b"x")
+                await call.read()
+
+        speaking = asyncio.create_task(speak())
+        for _ in range(200):
+            process = await asyncio.create_subprocess_exec("true", stdin=asyncio.subprocess.DEVNULL)
+            codes.add(await process.wait())
+        speaking.cancel()
+    await server.stop(None)
+    print(codes)
+
+run(main(), "uvloop")
+"""
+
+
+def test_programs_that_are_started_while_grpc_speaks_begin_on_uvloop_as_well() -> None:
+    said = subprocess.run([sys.executable, "-c", PROGRAMS], check=True, capture_output=True, text=True).stdout
+    assert said == "{0}\n"
+
+
+@pytest.mark.parametrize("program", ["scheduler", "node_agent", "gateway", "inference"])
+def test_each_program_keeps_grpcs_fork_handlers_out_before_it_imports_grpc(program: str) -> None:
+    code = f"import gpufleet.{program}.__main__, sys; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    found = imported.stdout.split()
+    assert found.index("gpufleet.host.grpc_forks") < (found.index("grpc") if "grpc" in found else len(found))
