@@ -131,7 +131,8 @@ types:
 imports:
 	$(BIN)/lint-imports --no-logo
 
-# A breaking change is one that breaks what was released: the protos are compared with the last release tag.
+# A breaking change is one that breaks what was released: the protos are compared with the last release tag, and with
+# what was kept of each release (tests/releases).
 .PHONY: contracts
 contracts:
 	$(BIN)/buf lint
@@ -142,6 +143,10 @@ contracts:
 	    echo "buf breaking: against $$tag"; \
 	    $(BIN)/buf breaking --against "$$(git rev-parse --path-format=absolute --git-common-dir)#tag=$$tag"; \
 	fi
+	@for image in tests/releases/*/protos.binpb.gz; do \
+	    echo "buf breaking: against $$image"; \
+	    $(BIN)/buf breaking --against "$$image"; \
+	done
 
 .PHONY: fresh
 fresh:
