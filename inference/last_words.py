@@ -56,7 +56,7 @@ async def _tell(given: argparse.Namespace, problem: GpufleetError) -> None:
             )
             async with connect_async(target) as channel:
                 call = scheduler_pb2_grpc.SchedulerStub(channel).ConnectWorker()
-                with suppress(grpc.RpcError):
+                with suppress(grpc.RpcError, asyncio.InvalidStateError):
                     await call.write(sessions_pb2.ConnectWorkerRequest(hello=hello))
                     await call.read()
                     await call.write(sessions_pb2.ConnectWorkerRequest(report=report))

@@ -175,7 +175,8 @@ class Link:
     async def _hold(self, address: Address, stub: Any) -> None:
         call = stub.ConnectWorker()
         try:
-            await call.write(sessions_pb2.ConnectWorkerRequest(hello=self._hello()))
+            with suppress(asyncio.InvalidStateError):  # it has ended: why, the reading says
+                await call.write(sessions_pb2.ConnectWorkerRequest(hello=self._hello()))
             try:
                 async with asyncio.timeout(WELCOME_S_MAX):
                     first = await call.read()
@@ -197,7 +198,7 @@ class Link:
     async def _talk(self, call: Any) -> None:
         sending = asyncio.create_task(self._send(call))
         try:
-            # A write that fails ends the call, and so the reading.
+            # A write fails where the call is over, and so the reading comes to its end.
             while (message := await call.read()) is not grpc.aio.EOF:
                 self._take(message)
             if self._has_said_all:

@@ -224,18 +224,25 @@ class _WithMetadata:
         return await self._channel.__aexit__(*problem)
 
 
-class _StreamCallable(_Callable):
-    """A method of asyncio with a stream each way: its calls tell the status that the server gave."""
+class _RequestStreamCallable(_Callable):
+    """A method of asyncio with a stream of requests: its calls lose nothing that came, and tell the server's status."""
+
+    def __init__(self, inner: Any, metadata: Callable[[], Metadata], kind: str) -> None:
+        super().__init__(inner, metadata)
+        self._kind = kind
 
     def __call__(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
-        from gpufleet.net.stream_calls import StreamCall
+        from gpufleet.net.stream_calls import StreamCall, UploadCall
 
-        return StreamCall(super().__call__(*request, metadata=metadata, **options))
+        call = super().__call__(*request, metadata=metadata, **options)
+        return StreamCall(call) if self._kind == "stream_stream" else UploadCall(call)
 
 
 class _AsyncWithMetadata(_WithMetadata):
     """A channel of asyncio."""
 
     def _callable(self, kind: str, *args: Any, **options: Any) -> _Callable:
-        make = _StreamCallable if kind == "stream_stream" else _Callable
-        return make(getattr(self._channel, kind)(*args, **options), self._metadata)
+        method = getattr(self._channel, kind)(*args, **options)
+        if kind in ("stream_stream", "stream_unary"):
+            return _RequestStreamCallable(method, self._metadata, kind)
+        return _Callable(method, self._metadata)
