@@ -7,7 +7,6 @@ import hashlib
 import hmac
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
@@ -164,8 +163,7 @@ class Turn:
         )
         try:
             try:
-                with suppress(Lost):  # why, the reading tells
-                    await carrier.write(Up(open=opening))
+                await carrier.write(Up(open=opening))
                 first = await carrier.read()
             except Lost:
                 first = None

@@ -108,6 +108,10 @@ class Reason(Enum):
         "See what it printed with: gpuctl logs ID; see its replicas with: gpuctl models -o wide")
     SECRETS_UNAVAILABLE = (Code.FAILED_PRECONDITION, "The scheduler cannot seal or open secrets; all else goes on.",
         "What an admin does about it stands in docs/secrets.md.")
+    LOGIN_NOT_SET_UP = (Code.FAILED_PRECONDITION, "This scheduler has no such way to log in.",
+        "Use a token, or ask an admin to set up [login] or [oidc]: docs/logins.md")
+    NOT_A_LOGIN = (Code.FAILED_PRECONDITION, "The token is not that of a login, and does not end by logging out.",
+        "An admin makes it useless with: gpuctl token revoke ID")
     TLS_REQUIRED = (Code.FAILED_PRECONDITION, "The connection would leave this machine without encryption.",
         "Give TLS files, or say --insecure if the network is trusted.")
     TLS_FAILED = (Code.FAILED_PRECONDITION, "The two sides do not agree on TLS, or the certificate is not trusted.",
@@ -154,8 +158,6 @@ class Reason(Enum):
         "Stop the other one, or give this one its own --data DIR.")
     STORE_RESTORED = (Code.FAILED_PRECONDITION, "The database is older than what its data folder has seen, or another.",
         "Put the newest database back, or go on without what it lacks: gpuctl scheduler --accept-restored")
-    KEYS_DIFFER = (Code.FAILED_PRECONDITION, "A scheduler that is to stand by has other keys than the one that leads.",
-        "Copy the keys of the leader's data folder into that of this one, and start it again.")
     STORE_NOT_EMPTY = (Code.ALREADY_EXISTS, "A backup was to be restored over something that is there.",
         "Restore into another data folder or database, or say --replace.")
     RESTORE_UNFINISHED = (Code.FAILED_PRECONDITION, "A restore was interrupted, and half of a store is not served.",
@@ -182,6 +184,10 @@ class Reason(Enum):
         "Ask an admin, or use a token of another role.")
     TICKET_REFUSED = (Code.UNAUTHENTICATED, "The turn ticket is forged, expired or was used.",
         "Ask the scheduler for a new turn; in a browser, load the page again.")
+    LOGIN_FAILED = (Code.UNAUTHENTICATED, "The user, the password, or what the provider answered is not right.",
+        "Try again, or ask an admin; why a provider's answer was not taken stands in the scheduler's log.")
+    LOGIN_NAME_TAKEN = (Code.PERMISSION_DENIED, "The user's name belongs to somebody else, or has another role.",
+        "Ask an admin, who sees whose it is with: gpuctl token list")
     BAND_REFUSED = (Code.PERMISSION_DENIED, "The band is for admins, and for users who have it by a setting.",
         "Choose a band that you have, or ask an admin for an entry in [policy] bands of scheduler.toml.")
     TIME_LIMIT_REFUSED = (Code.PERMISSION_DENIED, "Only admins may let a job run for longer than it asked for.",
@@ -213,7 +219,7 @@ class Reason(Enum):
         "Leave that one first, or join without keeps_other.")
     ADDRESS_FULL = (Code.RESOURCE_EXHAUSTED, "As many people of one address have a place with the model as may.",
         "Try again when one of them has left; places_per_address is a number of the model.")
-    TOO_MANY_TRIES = (Code.RESOURCE_EXHAUSTED, "Too many wrong pass phrases came from one address.",
+    TOO_MANY_TRIES = (Code.RESOURCE_EXHAUSTED, "Too many wrong pass phrases or passwords came from one address.",
         "Wait as long as is said, and try again.")
     LINE_FULL = (Code.RESOURCE_EXHAUSTED, "The line of the model is full.",
         "Try again in a minute.")
@@ -235,6 +241,8 @@ class Reason(Enum):
         "See its state with: gpuctl nodes")
     WORKER_NOT_READY = (Code.UNAVAILABLE, "The worker is loading its model, draining, or about to end.",
         "Try again in a few seconds, or at another worker.")
+    LOGIN_PROVIDER_FAILED = (Code.UNAVAILABLE, "The OpenID Connect provider does not answer as it should.",
+        "Try again in a minute; why stands in the scheduler's log: gpuctl logs --program scheduler")
     MODEL_DOWN = (Code.UNAVAILABLE, "A served model has failed, and no replica of it is started any more.",
         "See its last lines with: gpuctl models -o wide; mended, serve it again: gpuctl serve")
     REPLICA_FAILED = (Code.UNAVAILABLE, "A replica of a served program closed the connection without an answer.",

@@ -1,4 +1,4 @@
-"""Writing to a stream beside its reading, and several endless coroutines that live and fail together."""
+"""Writing to a stream that may be over, and several endless coroutines that live and fail together."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def write_beside_reading(call: Any, message: object) -> None:
-    """Write one message; waits while the other side takes none.
-
-    Once the call is over it waits until it is cancelled: how the call ended, and what came before, is for who reads it.
-    """
+async def write(call: Any, message: object) -> None:
+    """Write one message; waits while the other side takes none. Raises AioRpcError or ConnectionResetError."""
     try:
         await call.write(message)
     except asyncio.InvalidStateError:
-        await asyncio.get_running_loop().create_future()
+        # gRPC's word for a stream that has ended since the last write.
+        raise ConnectionResetError(await call.details() or "the stream has ended") from None
 
 
 async def until_first(*endless: Coroutine[Any, Any, None]) -> None:

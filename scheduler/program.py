@@ -5,6 +5,7 @@ import importlib.metadata
 import logging
 import shutil
 import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -32,17 +33,18 @@ from .api.roles import Authenticator
 from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
 from .blobs.opening import open_blobs
-from .clock import SlewedClock
+from .clock import SlewedClock, wall_time
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .known_store import KnownStore, Memory, NewestCommit
-from .leading.opening import Opened, open_at_once
 from .links import Links
+from .logins.looking_after import look_after_logins
+from .logins.ways import Ways
 from .metrics.door import MetricsOutlet
 from .metrics.measures import EngineMeasures
 from .output_hub import OutputHub
-from .outputs.opening import OUTPUT_NAME, open_outputs
 from .outputs.opening import limits_of as output_limits_of
+from .outputs.opening import open_outputs
 from .ports import Commit, Store
 from .pruning import Pruner
 from .secret_box import KEY_FILE as SECRETS_KEY_FILE
@@ -64,8 +66,10 @@ from .state.sessions.session import Access, SessionLimits
 from .state.specs import Band, GpuMode
 from .state.units import Instant, Span
 from .store.errors import StoreError
+from .store.opening import open_store
 from .store_position import StorePositions
 from .trackers import jobs_of
+from .verifying import store_url
 from .watching import ChangeHub
 from .worker_secrets import read_or_make
 
@@ -156,25 +160,22 @@ class Program:
         telemetry: Telemetry,
         metrics: Metrics = NO_METRICS,
         *,
-        memory: Memory | None = None,
-        opened: Opened | None = None,
+        accepts_restored: bool = False,
     ) -> None:
         self._settings = settings
         self._log = program_log
         self._log_level = settings.now.log.level
         data = settings.now.data
         self._data = data
-        self._memory = memory or Memory(data)
-        opened = opened or open_at_once(settings.now, self._memory)
-        store, self._shared = opened.store, opened.shared
+        self._memory = Memory(data, accepts=accepts_restored)
+        store = open_store(store_url(settings.now), self._memory.admit)
         self._memory.opened(store.starts)
         self._newest_commit = NewestCommit(data, store.lineage)
         self._store: Store = store
         self._store_id = store.store_id
-        self._clock = SlewedClock(self._store.newest_instant(), opened.wall_us())
+        self._clock = SlewedClock(self._store.newest_instant())
         self._changes = ChangeHub(self._store.term)
-        identity = OUTPUT_NAME if self._shared is None else self._shared.own.identity
-        self._output_store = open_outputs(settings.now, data, self._store.term, identity=identity)
+        self._output_store = open_outputs(settings.now, data, self._store.term)
         self._outputs = OutputHub(self._output_store, self._on_synced, self._tell_output_trouble)
         workers = read_or_make(data)
         self._series = AttemptSeries(data)
@@ -226,6 +227,7 @@ class Program:
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels, tunnels = Channels(self._links), Tunnels(self._links)
         box.check(self._engine.view.durable.secrets.values())
+        self._ways = Ways(settings.now.login, settings.now.oidc, lambda: wall_time() / 1e6, time.monotonic)
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
         self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
         self._server = Server(
@@ -246,6 +248,8 @@ class Program:
                 self._requests,
                 blobs,
                 box,
+                self._ways,
+                _span(settings.now.login.valid_for),
             ),
             AgentService(
                 self._engine,
@@ -323,10 +327,9 @@ class Program:
             asyncio.create_task(self._visits.run(), name="visits"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
             asyncio.create_task(self._metrics.run(), name="metrics"),
+            asyncio.create_task(look_after_logins(self._engine, self._ways), name="logins"),
             asyncio.create_task(self._memory.run(self._known_store), name="known-store"),
         ]
-        if self._shared is not None:
-            tasks.append(asyncio.create_task(self._shared.beats.run(), name="lead"))
         stop = asyncio.create_task(stopping.wait(), name="stop")
         contradicted = asyncio.create_task(self._end_when_contradicted(), name="contradicted")
         try:
@@ -373,8 +376,6 @@ class Program:
         unfinished = listening.with_name(f".{listening.name}.new")
         unfinished.write_text(address + "\n")
         unfinished.replace(listening)
-        if self._shared is not None:
-            self._shared.beats.serves(address)
         durable = self._engine.view.durable
         log.info(
             "serving",
@@ -421,18 +422,13 @@ class Program:
         with suppress(asyncio.CancelledError):
             await self._server.stop(STOP_GRACE_SECONDS)
         self._engine.stop()
-        if self._shared is not None:
-            self._shared.beats.tick()  # a commit is waited for, and that may take a while
         for task in tasks[1:]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         histories = (self._desk, self._recorder, self._visits, self._requests)
         known = self._known_store()
-        for each in (self._engine, self._outputs, self._series, *histories, self._newest_commit):
+        for each in (self._engine, self._outputs, self._series, *histories, self._store, self._newest_commit):
             each.close()
-        if self._shared is not None:
-            await asyncio.to_thread(self._shared.beats.close)
-        self._store.close()
         if known is not None:
             self._memory.note(known, is_synced=True)
 

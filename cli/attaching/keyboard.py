@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
+import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
@@ -111,7 +112,7 @@ class AttachFeed(Feed[Response]):
                     await call.write(request)
                 else:
                     await self._wake.wait()
-        except asyncio.InvalidStateError:
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # whoever reads the call hears why it ended
 
     def _first(self) -> Request:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpufleet.errors import GpufleetError, invalid
-from gpufleet.net.addresses import Address, addresses_of, addresses_text, parse_addresses
+from gpufleet.net.addresses import Address, parse_address
 from gpufleet.text.units import exact_duration, exact_size, parse_duration, parse_seconds, parse_size
 
 T = TypeVar("T")
@@ -128,28 +128,19 @@ PATH: Kind[Path] = Kind(
 )
 
 
-def _addresses(raw: Any) -> tuple[Address, ...]:
-    if isinstance(raw, str):
-        return _parsed(parse_addresses, "an address")(raw)
-    texts = [_only(str, "an address")(text) for text in _only(list, "a list of addresses")(raw)]
+def _addresses(texts: list[Any]) -> tuple[Address, ...]:
     if not texts:
         raise Unreadable("the list is empty")
-    try:
-        return addresses_of(texts)
-    except GpufleetError as error:
-        raise Unreadable(f"{error.message}. {error.next_step}") from None
+    return tuple(_parsed(parse_address, "an address")(text) for text in texts)
 
 
+ADDRESS: Kind[Address] = _kind_of_text("HOST or HOST:PORT", parse_address, str, what="an address")
 ADDRESSES: Kind[tuple[Address, ...]] = Kind(
     "a list of HOST:PORT",
-    _addresses,
-    _addresses,
+    lambda raw: _addresses([raw] if isinstance(raw, str) else _only(list, "a list of addresses")(raw)),
+    lambda text: _addresses([part for part in text.split(",") if part.strip()]),
     lambda value: f"[{', '.join(quoted(str(each)) for each in value)}]",
 )
-ADDRESS_OR_LIST: Kind[tuple[Address, ...]] = Kind(
-    "HOST or HOST:PORT, or a list of them", _addresses, _addresses, lambda value: quoted(addresses_text(value))
-)
-"""The same, written as one text as it is typed."""
 
 
 def _http_url(text: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpufleet.config.band_settings import BAND_SETTINGS, BandSettings
 from gpufleet.config.handler_settings import HANDLERS, Handlers
 from gpufleet.config.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT, one_of
+from gpufleet.config.login_settings import LoginSettings, OidcSettings, login_conflicts
 from gpufleet.config.routing_settings import CONTENT_TYPES, DEFAULT_MODES, ContentTypes
 from gpufleet.config.session_numbers import SESSIONS, ByModel
 from gpufleet.config.settings import data_folder, section, setting
@@ -388,19 +389,6 @@ class SchedulerSettings:
         TEXT,
         default_text="SQLite in the data folder",
     )
-    standby: bool = setting(
-        False,
-        "Stand by while another scheduler leads in the same PostgreSQL, and lead when it is gone; see "
-        "docs/high-availability.md.",
-        BOOLEAN,
-    )
-    silence_max: timedelta = setting(
-        2.5 * SECOND,
-        "A leader that has not moved for this long is replaced by one that stands by.",
-        DURATION,
-        low=SECOND,
-        high=MINUTE,
-    )
     insecure: bool = setting(
         False, "Listen beyond this machine without encryption. Only for networks you trust.", BOOLEAN
     )
@@ -439,17 +427,15 @@ class SchedulerSettings:
     warnings: WarningSettings = section(WarningSettings, "When a job is warned of what it holds and does not use.")
     privacy: PrivacySettings = section(PrivacySettings, "What people see of each other's jobs.")
     secrets: SecretSettings = section(SecretSettings, "Secrets that people keep for their jobs; see docs/secrets.md.")
+    login: LoginSettings = section(LoginSettings, "Logins of people, beside tokens; see docs/logins.md.")
+    oidc: OidcSettings = section(OidcSettings, "The OpenID Connect provider that people log in with.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""
         tls = self.tls
-        if self.standby and not self.store.startswith("postgres"):
-            yield (
-                "standby",
-                "only schedulers that share a PostgreSQL stand by for each other: add --store postgresql://user@host/name",
-            )
         if tls.client_ca_file is not None and tls.cert_file is None:
             yield "tls.client_ca_file", "certificates of clients go with one of the server's: set tls.cert_file"
+        yield from login_conflicts(self.oidc)
         yield from listening_conflicts(self.host, tls.cert_file, tls.key_file, self.metrics, is_insecure=self.insecure)
         if self.nodes.requeue_fence < self.nodes.lease:
             yield "nodes.requeue_fence", "a fence shorter than nodes.lease would requeue jobs of nodes not yet lost"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpufleet.net.addresses import Address, is_loopback
@@ -54,16 +53,8 @@ def check_tls(target: Target) -> Finding:
 def tls_trouble(target: Target) -> Finding | None:
     """What is wrong with TLS where a connection came to nothing; None where that is not the reason.
 
-    Of several addresses the first with such a fault is told. Takes CONNECT_S_MAX twice at most for each, where
-    somebody takes connections and says nothing.
+    Takes CONNECT_S_MAX twice at most, where somebody takes connections and says nothing.
     """
-    for address in target.addresses:
-        if (found := _tls_trouble(replace(target, address=address, others=()))) is not None:
-            return found
-    return None
-
-
-def _tls_trouble(target: Target) -> Finding | None:
     try:
         socket.create_connection((target.address.host, target.address.port), CONNECT_S_MAX).close()
         found = check_tls(target)

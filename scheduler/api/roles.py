@@ -1,6 +1,5 @@
 """Who may call what: one interceptor, one table. What is not in the table is denied."""
 
-import hmac
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -98,6 +97,10 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/JoinProgram": PROGRAMS,
     "Scheduler/ListTokens": ADMINS,
     "Scheduler/RevokeToken": ADMINS,
+    "Scheduler/DescribeLogin": ALL,
+    "Scheduler/BeginLogin": ALL,
+    "Scheduler/Login": ALL,
+    "Scheduler/Logout": READERS,
     "Scheduler/ListAuditEntries": ADMINS,
     "Scheduler/SetSecret": PEOPLE,
     "Scheduler/ListSecrets": PEOPLE,
@@ -112,6 +115,9 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "NodeAgent/FetchBlob": AGENTS,
     "NodeAgent/StoreResults": AGENTS,
 }
+
+WITHOUT_TOKEN = frozenset({"Scheduler/DescribeLogin", "Scheduler/BeginLogin", "Scheduler/Login"})
+"""Calls by which people come to a token. One that is brought all the same must be good."""
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 """Health and reflection want no token: they tell nothing that is not public."""
@@ -146,11 +152,18 @@ class Caller:
         return self.role is Role.ADMIN
 
 
-_caller: ContextVar[Caller] = ContextVar("caller")
+_caller: ContextVar[Caller | None] = ContextVar("caller")
 
 
 def caller() -> Caller:
     """Who makes the call that is being served."""
+    found = _caller.get()
+    assert found is not None, "a call that wants no token asks for caller_if_known"
+    return found
+
+
+def caller_if_known() -> Caller | None:
+    """The same for a call that wants no token; None where it brings none."""
     return _caller.get()
 
 
@@ -224,15 +237,14 @@ class Authenticator:
         if token is None:
             is_of_attempt = token_id.startswith((worker_secrets.TOKEN_ID_PREFIX, job_tokens.TOKEN_ID_PREFIX))
             return is_of_attempt and job_tokens.is_good(token_id, self._view.durable)
-        return token.revoked_at is None and (token.expires_at is None or token.expires_at > self._now())
+        return token.is_live(self._now())
 
     def _token(self, digest: str) -> Token | None:
-        for token in self._view.durable.tokens.values():
-            if hmac.compare_digest(token.digest, digest):
-                return token
-            if token.former_digest and hmac.compare_digest(token.former_digest, digest):
-                return token if token.former_is_good(self._now()) else None
-        return None
+        # Digests are looked up, and not secrets: how long it takes tells nothing of any secret.
+        token = self._view.durable.tokens.of_digest(digest)
+        if token is None or token.digest == digest:
+            return token
+        return token if token.former_is_good(self._now()) else None
 
 
 class RoleInterceptor(grpc.aio.ServerInterceptor):
@@ -253,8 +265,12 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or method.startswith(OPEN_SERVICES):
             return handler
+        secret = _secret(handler_call_details)
+        if secret is None and method.removeprefix(PACKAGE) in WITHOUT_TOKEN:
+            _caller.set(None)
+            return handler
         try:
-            caller = self._authenticator.caller_of(method, _secret(handler_call_details))
+            caller = self._authenticator.caller_of(method, secret)
         except GpufleetError as error:
             return _refusing(handler, error)
         _caller.set(caller)

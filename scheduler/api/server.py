@@ -22,6 +22,7 @@ from gpufleet.telemetry.spans import Telemetry
 from ..blobs.store import BlobStore
 from ..engine import Engine
 from ..links import Links
+from ..logins.ways import Ways
 from ..output_hub import OutputHub
 from ..secret_box import SecretBox
 from ..series.attempts import AttemptSeries
@@ -29,6 +30,7 @@ from ..series.queries import HistoryQueries
 from ..series.requests import RequestLog
 from ..series.visit_log import VisitLog
 from ..session_links import SessionLinks
+from ..state.units import Span
 from ..watching import ChangeHub
 from ..wire.alike_specs import KnownSpecs
 from .fleet.agents import AgentService
@@ -37,6 +39,7 @@ from .fleet.device_watch import DeviceCalls
 from .fleet.file_checks import FileCheckCalls
 from .fleet.freshness import Freshness
 from .fleet.history import HistoryCalls
+from .fleet.logins import LoginCalls
 from .fleet.nodes import NodeCalls
 from .fleet.tracking import TrackingCalls
 from .fleet.working import WorkCalls
@@ -81,6 +84,7 @@ class SchedulerService(  # type: ignore[misc]
     FileCheckCalls,
     ResultCalls,
     SecretCalls,
+    LoginCalls,
     EnteringCalls,
     scheduler_pb2_grpc.SchedulerServicer,
 ):
@@ -102,6 +106,8 @@ class SchedulerService(  # type: ignore[misc]
     requests: RequestLog
     blobs: BlobStore
     secret_box: SecretBox
+    ways: Ways
+    logins_hold: Span
 
     def __post_init__(self) -> None:
         engine = self.engine

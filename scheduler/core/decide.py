@@ -120,6 +120,10 @@ def decide(state: State, event: Event) -> Decision:
             return access.on_token_requested(state, event)
         case events.RevokeRequested():
             return access.on_revoke_requested(state, event)
+        case events.LoginProven():
+            return access.on_login_proven(state, event)
+        case events.LogoutRequested():
+            return access.on_logout_requested(state, event)
         case events.ProgramAnnounced():
             return programs.on_program_announced(state, event)
         case events.SecretSubmitted():

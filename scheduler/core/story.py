@@ -144,9 +144,15 @@ def sentence(record: Record) -> str:
         case records.JobWarned(warning=warning):
             return warning.sentence
         case records.TokenCreated(token=token, by=by):
+            if token.login:
+                return f"{by} logged in as {token.role.value} with token {token.id}."
             return f"{by} made token {token.id} for {token.user} as {token.role.value}."
         case records.TokenRevoked(token=token_id, by=by):
             return f"{by} revoked token {token_id}."
+        case records.LoginEnded(token=token_id, by=by):
+            return f"{by} logged out; token {token_id} has ended."
+        case records.LoginForgotten(token=token_id):
+            return f"Token {token_id}, of a login that has ended, is kept no longer."
         case records.TokenUsed(token=token_id, node=name):
             return f"Token {token_id} let node {name} join."
         case records.ProgramJoined(token=token):
@@ -279,7 +285,11 @@ def tell(record: Record) -> str:
             return f"{name} {job_id}/{warning.attempt} {warning.kind.value} {','.join(warning.about)}"
         case records.TokenCreated(token=token):
             return f"{name} {token.id}"
-        case records.TokenRevoked(token=token_id):
+        case (
+            records.TokenRevoked(token=token_id)
+            | records.LoginEnded(token=token_id)
+            | records.LoginForgotten(token=token_id)
+        ):
             return f"{name} {token_id}"
         case records.TokenUsed(token=token_id, node=node_name):
             return f"{name} {token_id} {node_name}"

@@ -217,6 +217,11 @@ def apply(durable: Durable, record: Record) -> None:
             _keep(durable, token)
         case records.TokenRevoked(token=token_id, at=at):
             _keep(durable, replace(durable.tokens[token_id], revoked_at=at))
+        case records.LoginEnded(token=token_id, at=at):
+            _keep(durable, replace(durable.tokens[token_id], expires_at=at))
+        case records.LoginForgotten(token=token_id):
+            durable.tokens.drop(token_id)
+            durable.touched["token", str(token_id)] = None
         case records.TokenUsed(token=token_id):
             token = durable.tokens[token_id]
             _keep(durable, replace(token, uses=token.uses + 1))

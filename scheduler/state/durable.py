@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from .access import Counters, RememberedRequest, Secret, Token
+from .access import Counters, RememberedRequest, Secret, Token, Tokens
 from .attempts import Rank
 from .equal_jobs import EqualJobs, Jobs
 from .gap import HistoryGap
@@ -85,7 +85,7 @@ class Durable(Indexes):
 
     jobs: Jobs = field(default_factory=Jobs)
     nodes: dict[NodeName, Node] = field(default_factory=dict)
-    tokens: dict[TokenId, Token] = field(default_factory=dict)
+    tokens: Tokens = field(default_factory=Tokens)
     requests: dict[tuple[UserName, str], RememberedRequest] = field(default_factory=dict)
     secrets: dict[SecretKey, Secret] = field(default_factory=dict)
     counters: Counters = Counters()
@@ -243,7 +243,7 @@ def discard(durable: Durable, key: EntityKey) -> None:
         case "node":
             durable.set_node(NodeName(name), None)
         case "token":
-            durable.tokens.pop(TokenId(name), None)
+            durable.tokens.drop(TokenId(name))
         case "request":
             user, _, request_id = name.partition("\x00")
             durable.requests.pop((UserName(user), request_id), None)

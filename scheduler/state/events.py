@@ -411,6 +411,23 @@ class RevokeRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginProven:
+    """A person has proven who they are, and is given this token."""
+
+    at: Instant
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogoutRequested:
+    """A person ends the login that this token is of."""
+
+    at: Instant
+    by: UserName
+    token: TokenId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStarted:
     """The store was loaded. Every node's span begins anew.
 
@@ -517,6 +534,8 @@ Event = (
     | NodeRevokeRequested
     | TokenRequested
     | RevokeRequested
+    | LoginProven
+    | LogoutRequested
     | ProgramAnnounced
     | SecretSubmitted
     | SecretRemovalRequested

@@ -415,6 +415,23 @@ class TokenRevoked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginEnded:
+    """Somebody logged out: their token has expired."""
+
+    at: Instant
+    token: TokenId
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginForgotten:
+    """The token of a login that has ended is kept no longer."""
+
+    at: Instant
+    token: TokenId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NumbersRaised:
     """The store lacks jobs that there were, for this reason: numbers go on from `next_job`."""
 
@@ -593,6 +610,8 @@ Record = (
     | JobWarned
     | TokenCreated
     | TokenRevoked
+    | LoginEnded
+    | LoginForgotten
     | TokenUsed
     | ProgramJoined
     | CredentialRenewed

@@ -61,6 +61,7 @@ def token_proto(token: Token) -> scheduler_pb2.Token:
         program=token.program,
         renew_time=timestamp(token.renewed_at),
         joined_by=token.joined_by,
+        login=token.login,
     )
 
 

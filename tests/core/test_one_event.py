@@ -20,6 +20,8 @@ from scheduler.state.events import (
     HoldRequested,
     InventoryReported,
     JobsSubmitted,
+    LoginProven,
+    LogoutRequested,
     NodeApprovalRequested,
     NodeBeat,
     NodeRevokeRequested,
@@ -380,6 +382,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
         | _read(_let_in_and_out())
         | _read(_kept_and_dropped())
         | _read(_traded_and_renewed())
+        | _read(_logged_in_and_out())
         | _read(_put_back())
         | _read(_probed())
         | _read(_set_up_and_left())
@@ -484,6 +487,18 @@ def _put_back() -> list[Record]:
     fleet.take_up(OutputSynced(at=fleet.now, key=told[0][0], ends=()))
     fleet.beat(node.name)
     assert list(fleet.advance(Span(3 * MINUTE)))
+    return fleet.store.records
+
+
+def _logged_in_and_out() -> list[Record]:
+    """Logins of one user: the first is ended, and forgotten with the next."""
+    fleet = Fleet()
+    for name in ("first", "next"):
+        login = Token(
+            id=TokenId(name), user=ALICE, role=Role.USER, digest=name, created_at=fleet.now, login="password 1"
+        )
+        fleet.take_up(LoginProven(at=fleet.now, token=login))
+        fleet.take_up(LogoutRequested(at=fleet.now, by=ALICE, token=login.id))
     return fleet.store.records
 
 

@@ -2400,6 +2400,7 @@ class Token(_message.Message):
     PROGRAM_FIELD_NUMBER: _builtins.int
     RENEW_TIME_FIELD_NUMBER: _builtins.int
     JOINED_BY_FIELD_NUMBER: _builtins.int
+    LOGIN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Short id, for lists and revocation."""
     user: _builtins.str
@@ -2424,6 +2425,10 @@ class Token(_message.Message):
     """The worker or gateway whose credential it is; empty for a token that was made by CreateToken."""
     joined_by: _builtins.str
     """The token that was traded for it; empty where none was."""
+    login: _builtins.str
+    """Of a login: who logged in, as "password" and a digest of the user's line, or as "oidc" with issuer and subject. Empty for a
+    token that was made by CreateToken.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -2453,10 +2458,11 @@ class Token(_message.Message):
         program: _builtins.str = ...,
         renew_time: _timestamp_pb2.Timestamp | None = ...,
         joined_by: _builtins.str = ...,
+        login: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "renew_time", b"renew_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "is_revoked", b"is_revoked", "joined_by", b"joined_by", "models", b"models", "nodes", b"nodes", "note", b"note", "program", b"program", "renew_time", b"renew_time", "role", b"role", "user", b"user", "uses", b"uses", "uses_max", b"uses_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "is_revoked", b"is_revoked", "joined_by", b"joined_by", "login", b"login", "models", b"models", "nodes", b"nodes", "note", b"note", "program", b"program", "renew_time", b"renew_time", "role", b"role", "user", b"user", "uses", b"uses", "uses_max", b"uses_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2695,6 +2701,310 @@ class RevokeTokenResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevokeTokenResponse: _TypeAlias = RevokeTokenResponse  # noqa: Y015
+
+@_typing.final
+class DescribeLoginRequest(_message.Message):
+    """DescribeLoginRequest asks which ways to log in there are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLoginRequest: _TypeAlias = DescribeLoginRequest  # noqa: Y015
+
+@_typing.final
+class DescribeLoginResponse(_message.Message):
+    """DescribeLoginResponse says which ways to log in there are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HAS_PASSWORDS_FIELD_NUMBER: _builtins.int
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    VALID_FOR_FIELD_NUMBER: _builtins.int
+    has_passwords: _builtins.bool
+    """Whether users of [login] users_file log in by their password."""
+    @_builtins.property
+    def provider(self) -> Global___LoginProvider:
+        """The OpenID Connect provider; absent where [oidc] names none."""
+
+    @_builtins.property
+    def valid_for(self) -> _duration_pb2.Duration:
+        """How long a login holds."""
+
+    def __init__(
+        self,
+        *,
+        has_passwords: _builtins.bool = ...,
+        provider: Global___LoginProvider | None = ...,
+        valid_for: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["provider", b"provider", "valid_for", b"valid_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_passwords", b"has_passwords", "provider", b"provider", "valid_for", b"valid_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLoginResponse: _TypeAlias = DescribeLoginResponse  # noqa: Y015
+
+@_typing.final
+class LoginProvider(_message.Message):
+    """LoginProvider is an OpenID Connect provider that people log in with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What people call it, as [oidc] name says."""
+    issuer: _builtins.str
+    """Its issuer's URL."""
+    client_id: _builtins.str
+    """By what it knows this fleet."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        issuer: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "issuer", b"issuer", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoginProvider: _TypeAlias = LoginProvider  # noqa: Y015
+
+@_typing.final
+class BeginLoginRequest(_message.Message):
+    """BeginLoginRequest asks for the address of the provider's page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REDIRECT_URI_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    CODE_CHALLENGE_FIELD_NUMBER: _builtins.int
+    redirect_uri: _builtins.str
+    """Where the provider sends the browser back to, as it is registered there: an http or https URL, 2,000 characters at most."""
+    state: _builtins.str
+    """Random, and compared by the caller with what comes back: 22 to 200 of A-Z, a-z, 0-9, '-' and '_'."""
+    nonce: _builtins.str
+    """Random, and said again with the code: as state."""
+    code_challenge: _builtins.str
+    """The challenge of PKCE, of method S256: 43 of the same characters."""
+    def __init__(
+        self,
+        *,
+        redirect_uri: _builtins.str = ...,
+        state: _builtins.str = ...,
+        nonce: _builtins.str = ...,
+        code_challenge: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_challenge", b"code_challenge", "nonce", b"nonce", "redirect_uri", b"redirect_uri", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginLoginRequest: _TypeAlias = BeginLoginRequest  # noqa: Y015
+
+@_typing.final
+class BeginLoginResponse(_message.Message):
+    """BeginLoginResponse says where the browser goes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORIZATION_URL_FIELD_NUMBER: _builtins.int
+    authorization_url: _builtins.str
+    """The provider's page."""
+    def __init__(
+        self,
+        *,
+        authorization_url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization_url", b"authorization_url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginLoginResponse: _TypeAlias = BeginLoginResponse  # noqa: Y015
+
+@_typing.final
+class PasswordLogin(_message.Message):
+    """PasswordLogin is a user with a password."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    PASSWORD_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """The user."""
+    password: _builtins.str
+    """The password, 200 characters at most."""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        password: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["password", b"password", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PasswordLogin: _TypeAlias = PasswordLogin  # noqa: Y015
+
+@_typing.final
+class CodeLogin(_message.Message):
+    """CodeLogin is what a provider answered to a login that BeginLogin began."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REDIRECT_URI_FIELD_NUMBER: _builtins.int
+    CODE_VERIFIER_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """The provider's code, 4,000 characters at most. It is taken once."""
+    redirect_uri: _builtins.str
+    """As it was at the beginning."""
+    code_verifier: _builtins.str
+    """What the challenge of PKCE was made of: 43 to 128 characters."""
+    nonce: _builtins.str
+    """As it was at the beginning."""
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        redirect_uri: _builtins.str = ...,
+        code_verifier: _builtins.str = ...,
+        nonce: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "code_verifier", b"code_verifier", "nonce", b"nonce", "redirect_uri", b"redirect_uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeLogin: _TypeAlias = CodeLogin  # noqa: Y015
+
+@_typing.final
+class LoginRequest(_message.Message):
+    """LoginRequest says how somebody logs in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSWORD_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
+    client_address: _builtins.str
+    """Where the browser is, 64 characters at most: taken of who calls with the token of a gateway. Else the address that the call
+    comes from is it.
+    """
+    @_builtins.property
+    def password(self) -> Global___PasswordLogin:
+        """By a password of [login] users_file."""
+
+    @_builtins.property
+    def code(self) -> Global___CodeLogin:
+        """By a code of the provider."""
+
+    def __init__(
+        self,
+        *,
+        password: Global___PasswordLogin | None = ...,
+        code: Global___CodeLogin | None = ...,
+        client_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "password", b"password", "way", b"way"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "code", b"code", "password", b"password", "way", b"way"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_way: _TypeAlias = _typing.Literal["password", "code"]  # noqa: Y015
+    _WhichOneofArgType_way: _TypeAlias = _typing.Literal["way", b"way"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_way) -> _WhichOneofReturnType_way | None: ...
+
+Global___LoginRequest: _TypeAlias = LoginRequest  # noqa: Y015
+
+@_typing.final
+class LoginResponse(_message.Message):
+    """LoginResponse carries the secret, once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    """The secret to send as "authorization: Bearer …"."""
+    @_builtins.property
+    def token(self) -> Global___Token:
+        """The token without its secret."""
+
+    def __init__(
+        self,
+        *,
+        token: Global___Token | None = ...,
+        secret: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["secret", b"secret", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoginResponse: _TypeAlias = LoginResponse  # noqa: Y015
+
+@_typing.final
+class LogoutRequest(_message.Message):
+    """LogoutRequest asks to end the login that makes the call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogoutRequest: _TypeAlias = LogoutRequest  # noqa: Y015
+
+@_typing.final
+class LogoutResponse(_message.Message):
+    """LogoutResponse is the token after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token(self) -> Global___Token:
+        """The token."""
+
+    def __init__(
+        self,
+        *,
+        token: Global___Token | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogoutResponse: _TypeAlias = LogoutResponse  # noqa: Y015
 
 @_typing.final
 class Secret(_message.Message):

@@ -326,6 +326,26 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenResponse.FromString,
                 _registered_method=True)
+        self.DescribeLogin = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/DescribeLogin',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.DescribeLoginRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.DescribeLoginResponse.FromString,
+                _registered_method=True)
+        self.BeginLogin = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/BeginLogin',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.BeginLoginRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.BeginLoginResponse.FromString,
+                _registered_method=True)
+        self.Login = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/Login',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.LoginRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.LoginResponse.FromString,
+                _registered_method=True)
+        self.Logout = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/Logout',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.LogoutRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.LogoutResponse.FromString,
+                _registered_method=True)
         self.SetSecret = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/SetSecret',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.SetSecretRequest.SerializeToString,
@@ -770,6 +790,36 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLogin(self, request, context):
+        """DescribeLogin answers which ways to log in there are beside tokens. It wants no token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginLogin(self, request, context):
+        """BeginLogin answers where a browser goes to log in with the OpenID Connect provider. It wants no token, and keeps nothing:
+        who begins a login holds what ends it. Errors: LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Login(self, request, context):
+        """Login trades a password, or a provider's code, for a token of bounded life; its secret is answered once. It wants no
+        token. Errors: LOGIN_FAILED, LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED, QUOTA_EXCEEDED with the time to wait.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Logout(self, request, context):
+        """Logout ends the login whose token makes the call. Errors: NOT_A_LOGIN for a token that an admin made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetSecret(self, request, context):
         """SetSecret keeps a value under a name, sealed, in place of the one before; jobs of its owner that name it are given it
         when they start. No call answers it. Errors: SECRETS_UNAVAILABLE, QUOTA_EXCEEDED.
@@ -1086,6 +1136,26 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.RevokeToken,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenResponse.SerializeToString,
+            ),
+            'DescribeLogin': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLogin,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.DescribeLoginRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.DescribeLoginResponse.SerializeToString,
+            ),
+            'BeginLogin': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginLogin,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.BeginLoginRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.BeginLoginResponse.SerializeToString,
+            ),
+            'Login': grpc.unary_unary_rpc_method_handler(
+                    servicer.Login,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.LoginRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.LoginResponse.SerializeToString,
+            ),
+            'Logout': grpc.unary_unary_rpc_method_handler(
+                    servicer.Logout,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.LogoutRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.LogoutResponse.SerializeToString,
             ),
             'SetSecret': grpc.unary_unary_rpc_method_handler(
                     servicer.SetSecret,
@@ -2648,6 +2718,114 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/RevokeToken',
             gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeLogin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/DescribeLogin',
+            gpufleet_dot_v1_dot_scheduler__pb2.DescribeLoginRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.DescribeLoginResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginLogin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/BeginLogin',
+            gpufleet_dot_v1_dot_scheduler__pb2.BeginLoginRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.BeginLoginResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Login(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/Login',
+            gpufleet_dot_v1_dot_scheduler__pb2.LoginRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.LoginResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Logout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/Logout',
+            gpufleet_dot_v1_dot_scheduler__pb2.LogoutRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.LogoutResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -185,6 +185,18 @@ class SchedulerStub:
     """ListTokens lists the tokens without their secrets."""
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeTokenRequest, _scheduler_pb2.RevokeTokenResponse]
     """RevokeToken makes a token useless at once."""
+    DescribeLogin: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.DescribeLoginRequest, _scheduler_pb2.DescribeLoginResponse]
+    """DescribeLogin answers which ways to log in there are beside tokens. It wants no token."""
+    BeginLogin: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.BeginLoginRequest, _scheduler_pb2.BeginLoginResponse]
+    """BeginLogin answers where a browser goes to log in with the OpenID Connect provider. It wants no token, and keeps nothing:
+    who begins a login holds what ends it. Errors: LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED.
+    """
+    Login: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.LoginRequest, _scheduler_pb2.LoginResponse]
+    """Login trades a password, or a provider's code, for a token of bounded life; its secret is answered once. It wants no
+    token. Errors: LOGIN_FAILED, LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED, QUOTA_EXCEEDED with the time to wait.
+    """
+    Logout: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.LogoutRequest, _scheduler_pb2.LogoutResponse]
+    """Logout ends the login whose token makes the call. Errors: NOT_A_LOGIN for a token that an admin made."""
     SetSecret: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.SetSecretRequest, _scheduler_pb2.SetSecretResponse]
     """SetSecret keeps a value under a name, sealed, in place of the one before; jobs of its owner that name it are given it
     when they start. No call answers it. Errors: SECRETS_UNAVAILABLE, QUOTA_EXCEEDED.
@@ -347,6 +359,18 @@ class SchedulerAsyncStub(SchedulerStub):
     """ListTokens lists the tokens without their secrets."""
     RevokeToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeTokenRequest, _scheduler_pb2.RevokeTokenResponse]  # type: ignore[assignment]
     """RevokeToken makes a token useless at once."""
+    DescribeLogin: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.DescribeLoginRequest, _scheduler_pb2.DescribeLoginResponse]  # type: ignore[assignment]
+    """DescribeLogin answers which ways to log in there are beside tokens. It wants no token."""
+    BeginLogin: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.BeginLoginRequest, _scheduler_pb2.BeginLoginResponse]  # type: ignore[assignment]
+    """BeginLogin answers where a browser goes to log in with the OpenID Connect provider. It wants no token, and keeps nothing:
+    who begins a login holds what ends it. Errors: LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED.
+    """
+    Login: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.LoginRequest, _scheduler_pb2.LoginResponse]  # type: ignore[assignment]
+    """Login trades a password, or a provider's code, for a token of bounded life; its secret is answered once. It wants no
+    token. Errors: LOGIN_FAILED, LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED, QUOTA_EXCEEDED with the time to wait.
+    """
+    Logout: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.LogoutRequest, _scheduler_pb2.LogoutResponse]  # type: ignore[assignment]
+    """Logout ends the login whose token makes the call. Errors: NOT_A_LOGIN for a token that an admin made."""
     SetSecret: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.SetSecretRequest, _scheduler_pb2.SetSecretResponse]  # type: ignore[assignment]
     """SetSecret keeps a value under a name, sealed, in place of the one before; jobs of its owner that name it are given it
     when they start. No call answers it. Errors: SECRETS_UNAVAILABLE, QUOTA_EXCEEDED.
@@ -848,6 +872,42 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.RevokeTokenResponse, _abc.Awaitable[_scheduler_pb2.RevokeTokenResponse]]:
         """RevokeToken makes a token useless at once."""
+
+    @_abc_1.abstractmethod
+    def DescribeLogin(
+        self,
+        request: _scheduler_pb2.DescribeLoginRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.DescribeLoginResponse, _abc.Awaitable[_scheduler_pb2.DescribeLoginResponse]]:
+        """DescribeLogin answers which ways to log in there are beside tokens. It wants no token."""
+
+    @_abc_1.abstractmethod
+    def BeginLogin(
+        self,
+        request: _scheduler_pb2.BeginLoginRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.BeginLoginResponse, _abc.Awaitable[_scheduler_pb2.BeginLoginResponse]]:
+        """BeginLogin answers where a browser goes to log in with the OpenID Connect provider. It wants no token, and keeps nothing:
+        who begins a login holds what ends it. Errors: LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED.
+        """
+
+    @_abc_1.abstractmethod
+    def Login(
+        self,
+        request: _scheduler_pb2.LoginRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.LoginResponse, _abc.Awaitable[_scheduler_pb2.LoginResponse]]:
+        """Login trades a password, or a provider's code, for a token of bounded life; its secret is answered once. It wants no
+        token. Errors: LOGIN_FAILED, LOGIN_NOT_SET_UP, LOGIN_PROVIDER_FAILED, QUOTA_EXCEEDED with the time to wait.
+        """
+
+    @_abc_1.abstractmethod
+    def Logout(
+        self,
+        request: _scheduler_pb2.LogoutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.LogoutResponse, _abc.Awaitable[_scheduler_pb2.LogoutResponse]]:
+        """Logout ends the login whose token makes the call. Errors: NOT_A_LOGIN for a token that an admin made."""
 
     @_abc_1.abstractmethod
     def SetSecret(

@@ -71,6 +71,10 @@ export interface Calls {
   readonly JoinProgram: { readonly request: JoinProgramRequest; readonly response: JoinProgramResponse };
   readonly ListTokens: { readonly request: ListTokensRequest; readonly response: ListTokensResponse };
   readonly RevokeToken: { readonly request: RevokeTokenRequest; readonly response: RevokeTokenResponse };
+  readonly DescribeLogin: { readonly request: DescribeLoginRequest; readonly response: DescribeLoginResponse };
+  readonly BeginLogin: { readonly request: BeginLoginRequest; readonly response: BeginLoginResponse };
+  readonly Login: { readonly request: LoginRequest; readonly response: LoginResponse };
+  readonly Logout: { readonly request: LogoutRequest; readonly response: LogoutResponse };
   readonly SetSecret: { readonly request: SetSecretRequest; readonly response: SetSecretResponse };
   readonly ListSecrets: { readonly request: ListSecretsRequest; readonly response: ListSecretsResponse };
   readonly RemoveSecret: { readonly request: RemoveSecretRequest; readonly response: RemoveSecretResponse };
@@ -3220,6 +3224,11 @@ export interface Token {
   readonly renew_time?: Timestamp;
   /** The token that was traded for it; empty where none was. */
   readonly joined_by: string;
+  /**
+   * Of a login: who logged in, as "password" and a digest of the user's line, or as "oidc" with issuer and subject.
+   * Empty for a token that was made by CreateToken.
+   */
+  readonly login: string;
 }
 
 /** CreateTokenRequest asks for a token. */
@@ -3294,6 +3303,100 @@ export interface RevokeTokenRequest {
 
 /** RevokeTokenResponse is the token after it. */
 export interface RevokeTokenResponse {
+  /** The token. */
+  readonly token?: Token;
+}
+
+/** DescribeLoginRequest asks which ways to log in there are. */
+export type DescribeLoginRequest = Readonly<Record<string, never>>;
+
+/** DescribeLoginResponse says which ways to log in there are. */
+export interface DescribeLoginResponse {
+  /** Whether users of [login] users_file log in by their password. */
+  readonly has_passwords: boolean;
+  /** The OpenID Connect provider; absent where [oidc] names none. */
+  readonly provider?: LoginProvider;
+  /** How long a login holds. */
+  readonly valid_for?: Duration;
+}
+
+/** LoginProvider is an OpenID Connect provider that people log in with. */
+export interface LoginProvider {
+  /** What people call it, as [oidc] name says. */
+  readonly name: string;
+  /** Its issuer's URL. */
+  readonly issuer: string;
+  /** By what it knows this fleet. */
+  readonly client_id: string;
+}
+
+/** BeginLoginRequest asks for the address of the provider's page. */
+export interface BeginLoginRequest {
+  /**
+   * Where the provider sends the browser back to, as it is registered there: an http or https URL, 2,000 characters at
+   * most.
+   */
+  readonly redirect_uri: string;
+  /** Random, and compared by the caller with what comes back: 22 to 200 of A-Z, a-z, 0-9, '-' and '_'. */
+  readonly state: string;
+  /** Random, and said again with the code: as state. */
+  readonly nonce: string;
+  /** The challenge of PKCE, of method S256: 43 of the same characters. */
+  readonly code_challenge: string;
+}
+
+/** BeginLoginResponse says where the browser goes. */
+export interface BeginLoginResponse {
+  /** The provider's page. */
+  readonly authorization_url: string;
+}
+
+/** PasswordLogin is a user with a password. */
+export interface PasswordLogin {
+  /** The user. */
+  readonly user: string;
+  /** The password, 200 characters at most. */
+  readonly password: string;
+}
+
+/** CodeLogin is what a provider answered to a login that BeginLogin began. */
+export interface CodeLogin {
+  /** The provider's code, 4,000 characters at most. It is taken once. */
+  readonly code: string;
+  /** As it was at the beginning. */
+  readonly redirect_uri: string;
+  /** What the challenge of PKCE was made of: 43 to 128 characters. */
+  readonly code_verifier: string;
+  /** As it was at the beginning. */
+  readonly nonce: string;
+}
+
+/** LoginRequest says how somebody logs in. */
+export interface LoginRequest {
+  /** By a password of [login] users_file. */
+  readonly password?: PasswordLogin;
+  /** By a code of the provider. */
+  readonly code?: CodeLogin;
+  /**
+   * Where the browser is, 64 characters at most: taken of who calls with the token of a gateway. Else the address that
+   * the call comes from is it.
+   */
+  readonly client_address: string;
+}
+
+/** LoginResponse carries the secret, once. */
+export interface LoginResponse {
+  /** The token without its secret. */
+  readonly token?: Token;
+  /** The secret to send as "authorization: Bearer …". */
+  readonly secret: string;
+}
+
+/** LogoutRequest asks to end the login that makes the call. */
+export type LogoutRequest = Readonly<Record<string, never>>;
+
+/** LogoutResponse is the token after it. */
+export interface LogoutResponse {
   /** The token. */
   readonly token?: Token;
 }
