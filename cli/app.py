@@ -218,7 +218,7 @@ def _gpuctl(
         typer.Option("--version", help="Show this program's version and exit.", is_eager=True, callback=_tell_version),
     ] = False,
     scheduler: Annotated[
-        str | None, typer.Option("--scheduler", metavar="HOST[:PORT]", help="The scheduler; also behind the command.")
+        str | None, typer.Option("--scheduler", metavar="HOST:PORT,…", help="The scheduler; also behind the command.")
     ] = None,
     context_name: Annotated[
         str | None, typer.Option("--context", metavar="NAME", help="Another context; also behind the command.")

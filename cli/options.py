@@ -37,7 +37,7 @@ class Connection:
         str | None,
         connection(
             "--scheduler",
-            metavar="HOST[:PORT]",
+            metavar="HOST:PORT,…",
             help="The scheduler; else GPUCTL_SCHEDULER, gpuctl.toml or the context in use.",
         ),
     ] = None

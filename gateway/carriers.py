@@ -44,7 +44,7 @@ class Carrier(Protocol):
     """One stream of a turn."""
 
     async def write(self, message: Up) -> None:
-        """Send a message, once there is room for it. Errors: Lost."""
+        """Send a message, once there is room for it. Errors: Lost; what came before that is still read."""
         ...
 
     async def read(self) -> Down | None:
@@ -72,10 +72,8 @@ class GrpcCarrier:
         """See Carrier."""
         try:
             await self._call.write(message)
-        except grpc.aio.AioRpcError as problem:
-            raise Lost(problem.details()) from None
-        except asyncio.InvalidStateError:
-            raise Lost("the call is over") from None
+        except asyncio.InvalidStateError as problem:
+            raise Lost(str(problem)) from None
 
     async def read(self) -> Down | None:
         """See Carrier."""

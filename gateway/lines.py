@@ -19,6 +19,7 @@ import grpc.aio
 from gpufleet.v1 import scheduler_pb2_grpc, sessions_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.net.addresses import addresses_text
 from gpufleet.net.channel import Target, connect_async
 from gpufleet.net.status import from_rpc_error
 from gpufleet.telemetry.logs import fields
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S_MIN, RETRY_S_MAX = 0.1, 3.0
 """The pause between two tries grows from the first to the second."""
+
+FOLLOWING_RETRY_S_MAX = 1.0
+"""The longest pause where a standby may take over."""
 
 MESSAGES_WAITING = 100_000
 """Messages that may wait for a scheduler that does not read; more end the stream, and everybody is joined again."""
@@ -123,13 +127,15 @@ class Lines:
         pause_s = RETRY_S_MIN
         for target in itertools.cycle(self._targets):
             held = await self._try(target)
-            pause_s = RETRY_S_MIN if held else min(pause_s * 2, RETRY_S_MAX)
+            pause_s_max = FOLLOWING_RETRY_S_MAX if target.others else RETRY_S_MAX
+            pause_s = RETRY_S_MIN if held else min(pause_s * 2, pause_s_max)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
     async def _try(self, target: Target) -> bool:
         """Hold one stream as long as it lasts; answers whether it was one."""
         channel = connect_async(target)
         was_connected = False
+        where = addresses_text(target.addresses)
         try:
             call: Any = scheduler_pb2_grpc.SchedulerStub(channel).OpenSession()
             await call.wait_for_connection()
@@ -137,9 +143,9 @@ class Lines:
             await self._hold(call)
         except grpc.aio.AioRpcError as problem:
             refused = from_rpc_error(problem)
-            log.warning("the scheduler is not heard", extra=fields(at=str(target.address), why=refused.message))
+            log.warning("the scheduler is not heard", extra=fields(at=where, why=refused.message))
         except GpufleetError as error:
-            log.warning("the scheduler is not heard", extra=fields(at=str(target.address), why=error.message))
+            log.warning("the scheduler is not heard", extra=fields(at=where, why=error.message))
         finally:
             self.is_connected = False
             await channel.close()

@@ -68,11 +68,11 @@ class Program:
         settings = live.now
         # What signs people's cookies follows from the token, which gateways share; calls are made as this one alone.
         self._credential = credential_of(settings)
-        schedulers = [self._target(address, self._credential.token) for address in settings.scheduler]
-        self._schedulers = schedulers
-        dashboard = Dashboard(schedulers, token)
+        first, *others = settings.scheduler
+        self._scheduler = replace(self._target(first, self._credential.token), others=tuple(others))
+        dashboard = Dashboard([self._scheduler], token)
         self._gateway = Gateway(
-            schedulers,
+            [self._scheduler],
             Identities(token),
             self._worker_target,
             dashboard,
@@ -81,7 +81,7 @@ class Program:
             telemetry,
             Measures(metrics),
         )
-        self._metrics = MetricsOutlet(settings, metrics, schedulers[0], self._readings)
+        self._metrics = MetricsOutlet(settings, metrics, self._scheduler, self._readings)
         self._sockets = Sockets(lambda: live.now.limits, self._gateway.choose)
         self._listening = bound(Address(settings.host, settings.port), backlog=BACKLOG)
         self._grpc: Server | None = None
@@ -117,7 +117,7 @@ class Program:
         """Have a credential of its own where its token is for that; tried until a scheduler says so or answers no."""
         while not self._credential.is_settled:
             try:
-                await self._credential.settle(self._schedulers)
+                await self._credential.settle([self._scheduler])
             except (GpufleetError, OSError) as problem:
                 log.error("this gateway does not join: %s", problem)
                 return

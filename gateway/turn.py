@@ -7,6 +7,7 @@ import hashlib
 import hmac
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
@@ -163,7 +164,8 @@ class Turn:
         )
         try:
             try:
-                await carrier.write(Up(open=opening))
+                with suppress(Lost):  # why, the reading tells
+                    await carrier.write(Up(open=opening))
                 first = await carrier.read()
             except Lost:
                 first = None

@@ -158,6 +158,8 @@ class Reason(Enum):
         "Stop the other one, or give this one its own --data DIR.")
     STORE_RESTORED = (Code.FAILED_PRECONDITION, "The database is older than what its data folder has seen, or another.",
         "Put the newest database back, or go on without what it lacks: gpuctl scheduler --accept-restored")
+    KEYS_DIFFER = (Code.FAILED_PRECONDITION, "A scheduler that is to stand by has other keys than the one that leads.",
+        "Copy the keys of the leader's data folder into that of this one, and start it again.")
     STORE_NOT_EMPTY = (Code.ALREADY_EXISTS, "A backup was to be restored over something that is there.",
         "Restore into another data folder or database, or say --replace.")
     RESTORE_UNFINISHED = (Code.FAILED_PRECONDITION, "A restore was interrupted, and half of a store is not served.",

@@ -46,22 +46,22 @@ async def _tell(given: argparse.Namespace, problem: GpufleetError) -> None:
     why = f"{problem.message.rstrip('.')}. {problem.next_step}".strip()
     report = sessions_pb2.WorkerReport(state=inference_pb2.WORKER_STATE_FAILED, message=why)
     async with asyncio.timeout(TELL_S_MAX):
-        for address in schedulers_of(given):
-            target = Target(
-                address=address,
-                token=token_of(given),
-                ca_file=given.ca_file,
-                client_cert_file=given.client_cert_file,
-                is_insecure=given.insecure,
-            )
-            async with connect_async(target) as channel:
-                call = scheduler_pb2_grpc.SchedulerStub(channel).ConnectWorker()
-                with suppress(grpc.RpcError):
-                    await call.write(sessions_pb2.ConnectWorkerRequest(hello=hello))
-                    await call.read()
-                    await call.write(sessions_pb2.ConnectWorkerRequest(report=report))
-                    await call.done_writing()
-                    # It ends the stream once it has read all of it.
-                    while await call.read() is not grpc.aio.EOF:
-                        pass
-                    return
+        first, *others = schedulers_of(given)
+        target = Target(
+            address=first,
+            others=tuple(others),
+            token=token_of(given),
+            ca_file=given.ca_file,
+            client_cert_file=given.client_cert_file,
+            is_insecure=given.insecure,
+        )
+        async with connect_async(target) as channel:
+            call = scheduler_pb2_grpc.SchedulerStub(channel).ConnectWorker()
+            with suppress(grpc.RpcError, asyncio.InvalidStateError):
+                await call.write(sessions_pb2.ConnectWorkerRequest(hello=hello))
+                await call.read()
+                await call.write(sessions_pb2.ConnectWorkerRequest(report=report))
+                await call.done_writing()
+                # It ends the stream once it has read all of it.
+                while await call.read() is not grpc.aio.EOF:
+                    pass

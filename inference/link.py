@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc.aio
@@ -19,7 +20,7 @@ from gpufleet.v1 import inference_pb2, scheduler_pb2_grpc, sessions_pb2
 
 from gpufleet.errors import GpufleetError
 from gpufleet.net.addresses import Address
-from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.channel import Target, connect_async, connected_within
 from gpufleet.net.status import from_rpc_error
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,10 @@ _log = logging.getLogger(__name__)
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
 """The pause between two rounds over the addresses doubles from the first to the second."""
+
+FOLLOWING_PAUSE_S_MAX = 1.0
+CONNECT_S_MAX = 1.0
+"""Of several addresses: the longest pause, and how long one of them may take to be connected before the next."""
 
 REPORT_S = 1.0
 """While there are turns, their idle times are told this often; what changes is told at once."""
@@ -122,6 +127,8 @@ class Link:
         self._is_leaving = False
         self._has_said_all = False
         self._left = asyncio.Event()
+        self._has_several = len(self._addresses) > 1
+        self._pause_s_max = FOLLOWING_PAUSE_S_MAX if self._has_several else RETRY_S_MAX
 
     async def run(self) -> None:
         """Stay connected until cancelled, or until `leave` has been heard."""
@@ -138,7 +145,7 @@ class Link:
                 pause_s = RETRY_S_MIN
             # Workers whose scheduler restarts must not all come back in one beat.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, RETRY_S_MAX)
+            pause_s = min(2 * pause_s, self._pause_s_max)
 
     async def leave(self, wait_s: float) -> None:
         """Say what was not told yet, and wait until the scheduler has read it, for so long at most.
@@ -154,16 +161,20 @@ class Link:
     async def _try(self, address: Address) -> None:
         try:
             target = self._target_of(address)
-            channel = connect_async(target)
+            channel = connect_async(replace(target, is_one_of_several=self._has_several))
         except GpufleetError as error:
             self._say(logging.ERROR, f"cannot connect to {address}: {error.message} {error.next_step}")
             return
         try:
+            if self._has_several:
+                await connected_within(channel, CONNECT_S_MAX)
             await self._hold(address, scheduler_pb2_grpc.SchedulerStub(channel))
         except grpc.aio.AioRpcError as problem:
             refused = from_rpc_error(problem)
             why = f"{refused.reason.name}: {refused.message} {refused.next_step}".rstrip()
             self._say(logging.WARNING, f"not connected to {address}: {why}")
+        except GpufleetError as problem:
+            self._say(logging.WARNING, f"not connected to {address}: {problem.message}")
         except ConnectionError as problem:
             self._say(logging.WARNING, f"not connected to {address}: {problem}")
         except Exception:
@@ -175,7 +186,8 @@ class Link:
     async def _hold(self, address: Address, stub: Any) -> None:
         call = stub.ConnectWorker()
         try:
-            await call.write(sessions_pb2.ConnectWorkerRequest(hello=self._hello()))
+            with suppress(asyncio.InvalidStateError):  # it has ended: why, the reading says
+                await call.write(sessions_pb2.ConnectWorkerRequest(hello=self._hello()))
             try:
                 async with asyncio.timeout(WELCOME_S_MAX):
                     first = await call.read()
@@ -197,7 +209,7 @@ class Link:
     async def _talk(self, call: Any) -> None:
         sending = asyncio.create_task(self._send(call))
         try:
-            # A write that fails ends the call, and so the reading.
+            # A write fails where the call is over, and so the reading comes to its end.
             while (message := await call.read()) is not grpc.aio.EOF:
                 self._take(message)
             if self._has_said_all:

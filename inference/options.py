@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.net.addresses import Address, parse_address
+from gpufleet.net.addresses import Address, parse_addresses
 from gpufleet.security.tickets import SECRET_BYTES, make_secret
 from gpufleet.security.tokens import find_token
 
@@ -123,7 +123,7 @@ def schedulers_of(given: argparse.Namespace, environment: Mapping[str, str] = os
         raise invalid(
             "--scheduler", "is missing", next_step="Give --scheduler HOST:PORT, or --standalone to do without one."
         )
-    return tuple(parse_address(each) for each in text.split(","))
+    return parse_addresses(text)
 
 
 def secret_of(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> tuple[bytes, bool]:

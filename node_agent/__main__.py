@@ -29,7 +29,7 @@ from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
 from gpufleet.host import event_loop
 from gpufleet.jobs.variables import CA_FILE_VARIABLE, CLIENT_CERT_FILE_VARIABLE, INSECURE_VARIABLE, SCHEDULER_VARIABLE
-from gpufleet.net.addresses import Address, is_loopback
+from gpufleet.net.addresses import Address, addresses_text, is_loopback
 from gpufleet.net.channel import Target
 from gpufleet.net.routes import address_toward, every_address
 from gpufleet.telemetry import metrics
@@ -172,7 +172,7 @@ class _Program:
         settings = self.live.now
         if is_loopback(listens) and settings.advertise and not is_loopback(settings.advertise):
             listens = every_address(settings.advertise)
-        found = {"GPUCTL_SCHEDULER": ",".join(map(str, settings.scheduler)), "GPUFLEET_WORKER_HOST": listens}
+        found = {"GPUCTL_SCHEDULER": addresses_text(settings.scheduler), "GPUFLEET_WORKER_HOST": listens}
         if settings.advertise:
             found["GPUFLEET_WORKER_ADVERTISE"] = settings.advertise
         found |= self._protection()
@@ -184,8 +184,9 @@ class _Program:
         return found | told
 
     def _for_jobs(self, address: Address) -> dict[str, str]:
-        """A job's gpuctl dials the scheduler that the agent is connected to, as the agent does."""
-        return {SCHEDULER_VARIABLE: str(address), **self._protection()}
+        """A job's gpuctl dials the scheduler that the agent is connected to, as the agent does, and then the others."""
+        others = [each for each in self.live.now.scheduler if each != address]
+        return {SCHEDULER_VARIABLE: addresses_text([address, *others]), **self._protection()}
 
     def _protection(self) -> dict[str, str]:
         settings, found = self.live.now, {}

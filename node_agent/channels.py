@@ -19,7 +19,6 @@ from .core.commands import OpenChannel
 from .core.launch import Refusal
 from .core.typed import InputPiece, Typed
 from .keeper.connection import KeeperGone, KeeperSilent
-from .streams import write
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -99,7 +98,7 @@ class Channels:
         *,
         is_one_too_many: bool,
     ) -> None:
-        call = stub.OpenChannel()
+        call: Any = stub.OpenChannel()
         try:
             if is_one_too_many:
                 state = State(problem=f"{CHANNELS_MAX} people type to jobs of this node already")
@@ -108,11 +107,11 @@ class Channels:
                     older.cancel()
                     await asyncio.wait({older}, timeout=END_SECONDS_MAX)
                 state = await self._begin(command)
-            await write(call, Request(channel_id=command.channel_id, input=state))
+            await call.write(Request(channel_id=command.channel_id, input=state))
             if not state.problem:
                 await self._carry(call, command)
             await call.done_writing()
-            await call.code()
+            await call
         except (grpc.aio.AioRpcError, ConnectionError, asyncio.InvalidStateError) as problem:
             _log.debug("a channel to attempt %s ended: %s", command.key, problem)
         finally:
@@ -146,6 +145,6 @@ class Channels:
                     state = State(problem=typed.detail)
                 else:
                     state = State(offset=typed.offset, has_ended=typed.has_ended)
-            await write(call, Request(input=state))
+            await call.write(Request(input=state))
             if state.problem:
                 return

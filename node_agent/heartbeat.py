@@ -15,7 +15,7 @@ from gpufleet.v1 import node_agent_pb2
 
 from .core.delivery import Inbox, Judgement, Outbox, Receipt
 from .keeper.linux import boottime_us
-from .streams import until_first, write
+from .streams import until_first, write_beside_reading
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -167,7 +167,7 @@ class Heartbeats:
         message = await unsent.get()
         while True:
             following = join(message, unsent)
-            await write(call, message)
+            await write_beside_reading(call, message)
             message = following or await unsent.get()
 
     async def _beat_always(self, interval_s: float) -> None:

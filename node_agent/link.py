@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,7 +21,7 @@ from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.agent_state import LOST, REFUSED, REGISTERED, UNREACHABLE
 from gpufleet.net.addresses import Address
-from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.channel import Target, connect_async, connected_within
 from gpufleet.net.status import from_rpc_error
 
 from .heartbeat import StaleTerm
@@ -41,6 +42,10 @@ RETRY_SECONDS_MAX = 5.0
 REGISTER_SECONDS_MAX = 10.0
 """A scheduler that does not answer a registration in this time is taken for absent."""
 
+
+FOLLOWING_RETRY_SECONDS_MAX = 1.0
+CONNECT_SECONDS_MAX = 1.0
+"""Of several addresses: the longest pause, and how long one of them may take to be connected before the next."""
 
 DIALS_MAX = 2
 """In a try: an agent that is given a credential dials again with it, at once."""
@@ -74,6 +79,8 @@ class Link:
         self._renewal = asyncio.Event()
         self._problems: dict[Address, str] = {}
         self._held_s = 0.0
+        self._has_several = len(self._addresses) > 1
+        self._pause_s_max = FOLLOWING_RETRY_SECONDS_MAX if self._has_several else RETRY_SECONDS_MAX
 
     def renew(self) -> None:
         """Register again, because what is registered has changed."""
@@ -90,7 +97,7 @@ class Link:
                 pause_s = RETRY_SECONDS_MIN
             # A fleet whose scheduler restarts must not come back in one beat.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
+            pause_s = min(2 * pause_s, self._pause_s_max)
 
     async def _try(self, address: Address) -> None:
         for _ in range(DIALS_MAX):
@@ -100,12 +107,15 @@ class Link:
     async def _dial(self, address: Address) -> bool:
         """Dial once and hold the connection. Answers whether to dial again at once, as somebody else."""
         try:
-            channel = connect_async(self._target_of(address))
+            target = self._target_of(address)
+            channel = connect_async(replace(target, is_one_of_several=self._has_several))
         except GpufleetError as error:
             text = f"cannot connect to {address}: {error.message} {error.next_step}"
             self._say(address, logging.ERROR, text, REFUSED, error)
             return False
         try:
+            if self._has_several:
+                await connected_within(channel, CONNECT_SECONDS_MAX)
             return await self._register_and_hold(address, node_agent_pb2_grpc.NodeAgentStub(channel))
         except GpufleetError as error:
             self._say_refused(address, error)

@@ -21,7 +21,7 @@ from . import wire
 from .core.outcome import AttemptView, Stream
 from .core.uploads import StreamKey, StreamUpload, ToSend, Uploads
 from .spool import Read, SpoolGap, SpoolReader
-from .streams import until_first, write
+from .streams import until_first, write_beside_reading
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -88,7 +88,7 @@ class OutputSender:
 
     async def _send(self, call: Any) -> None:
         while True:
-            await write(call, await self.wait_for_message())
+            await write_beside_reading(call, await self.wait_for_message())
 
     async def _listen(self, call: Any) -> None:
         async for answer in call:

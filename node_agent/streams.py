@@ -1,4 +1,4 @@
-"""Writing to a stream that may be over, and several endless coroutines that live and fail together."""
+"""Writing to a stream beside its reading, and several endless coroutines that live and fail together."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def write(call: Any, message: object) -> None:
-    """Write one message; waits while the other side takes none. Raises AioRpcError or ConnectionResetError."""
+async def write_beside_reading(call: Any, message: object) -> None:
+    """Write one message; waits while the other side takes none.
+
+    Once the call is over it waits until it is cancelled: how the call ended, and what came before, is for who reads it.
+    """
     try:
         await call.write(message)
     except asyncio.InvalidStateError:
-        # gRPC's word for a stream that has ended since the last write.
-        raise ConnectionResetError(await call.details() or "the stream has ended") from None
+        await asyncio.get_running_loop().create_future()
 
 
 async def until_first(*endless: Coroutine[Any, Any, None]) -> None:

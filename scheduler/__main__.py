@@ -21,9 +21,11 @@ from gpufleet.telemetry import spans as telemetry
 from gpufleet.telemetry.logs import ProgramLog
 
 from .outputs.errors import OutputStoreUnavailable
-from .store.errors import StoreCorrupt, StoreError, StoreLocked
+from .store.errors import StoreCorrupt, StoreError, StoreLocked, TermSuperseded
 
 FAILED, USAGE = 1, 2
+SUPERSEDED = 6
+"""Another scheduler leads now: started again with --standby, this one stands by for it."""
 
 DAMAGED = (
     "Keep a copy of the data folder (or database) as it is; gpuctl scheduler --verify names what is wrong."
@@ -46,6 +48,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--port", help="the port to listen on (default 50051; 0 takes any free one)")
     flags.add_argument("--tls-cert", metavar="FILE", help="the server's certificate (see: gpuctl config certificate)")
     flags.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
+    flags.add_argument(
+        "--standby",
+        action="store_const",
+        const=True,
+        help="stand by while another scheduler leads on the same PostgreSQL, and lead when it is gone",
+    )
     flags.add_argument("--insecure", action="store_const", const=True, help="listen beyond this machine without TLS")
     flags.add_argument("--metrics-port", metavar="PORT", help="serve /metrics to Prometheus on this port (default: no)")
     flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
@@ -100,6 +108,7 @@ def main() -> int:
         "data": given.data,
         "store": given.store,
         "insecure": given.insecure,
+        "standby": given.standby,
         "metrics.port": given.metrics_port,
         "tls.cert_file": given.tls_cert,
         "tls.key_file": given.tls_key,
@@ -125,9 +134,14 @@ def main() -> int:
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
         return FAILED
+    except TermSuperseded as error:
+        print(f"this scheduler does not lead any more: {error}", file=sys.stderr)
+        print("Start it again with --standby, and it stands by.", file=sys.stderr)
+        return SUPERSEDED
     except StoreError as error:
         is_start = not given.verify and given.command is None
-        another = ", or give this one a store of its own" if isinstance(error, StoreLocked) and is_start else ""
+        another = ", start this one with --standby, or give it a store of its own"
+        another = another if isinstance(error, StoreLocked) and is_start else ""
         print(f"the store cannot be used: {error}{another}", file=sys.stderr)
         if isinstance(error, StoreCorrupt):
             print(DAMAGED, file=sys.stderr)
@@ -142,6 +156,8 @@ def main() -> int:
 
 
 def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
+    from .known_store import Memory
+    from .leading.standing_by import stand_by
     from .program import Program
 
     _make_data_folder(settings.now.data)
@@ -155,8 +171,12 @@ def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
 
         async def serve() -> None:
             # What is loaded stays: the collector need not look through every job, now or later.
+            memory = Memory(settings.now.data, accepts=accepts_restored)
+            opened = await stand_by(settings, memory) if settings.now.standby else None
+            if settings.now.standby and opened is None:
+                return  # told to stop before it led
             gc.disable()
-            program = Program(settings, program_log, file, traces, measured, accepts_restored=accepts_restored)
+            program = Program(settings, program_log, file, traces, measured, memory=memory, opened=opened)
             gc.freeze()
             gc.enable()
             gc.set_threshold(*GC_THRESHOLDS)

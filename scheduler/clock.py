@@ -18,7 +18,8 @@ STEP_SPAN = Span(5 * SECOND)
 class SlewedClock:
     """Instants that never go back. `not_before` is the newest stored instant.
 
-    `wall_us` and `boot_us` are the clocks that it is made of, in microseconds; by default those of this machine.
+    `wall_us` and `boot_us` are the clocks that it is made of, in microseconds; by default those of this machine. Where
+    several schedulers share a store the wall is the database's: leading/database_clock.py.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class SlewedClock:
         boot_us: Callable[[], int] | None = None,
     ) -> None:
         self._wall_us = wall_us or _wall_time_us
-        self._boot_us = boot_us or _boot_time_us
+        self._boot_us = boot_us or boot_time_us
         self._now = max(self._wall_us(), not_before + 1)
         self._counted = self._boot_us()
         self._kept = 0
@@ -64,7 +65,8 @@ async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
         return False
 
 
-def _boot_time_us() -> int:
+def boot_time_us() -> int:
+    """What this machine has counted since its boot, in microseconds; it goes on while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 

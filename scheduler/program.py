@@ -37,14 +37,15 @@ from .clock import SlewedClock, wall_time
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .known_store import KnownStore, Memory, NewestCommit
+from .leading.opening import Opened, open_at_once
 from .links import Links
 from .logins.looking_after import look_after_logins
 from .logins.ways import Ways
 from .metrics.door import MetricsOutlet
 from .metrics.measures import EngineMeasures
 from .output_hub import OutputHub
+from .outputs.opening import OUTPUT_NAME, open_outputs
 from .outputs.opening import limits_of as output_limits_of
-from .outputs.opening import open_outputs
 from .ports import Commit, Store
 from .pruning import Pruner
 from .secret_box import KEY_FILE as SECRETS_KEY_FILE
@@ -66,10 +67,8 @@ from .state.sessions.session import Access, SessionLimits
 from .state.specs import Band, GpuMode
 from .state.units import Instant, Span
 from .store.errors import StoreError
-from .store.opening import open_store
 from .store_position import StorePositions
 from .trackers import jobs_of
-from .verifying import store_url
 from .watching import ChangeHub
 from .worker_secrets import read_or_make
 
@@ -160,22 +159,25 @@ class Program:
         telemetry: Telemetry,
         metrics: Metrics = NO_METRICS,
         *,
-        accepts_restored: bool = False,
+        memory: Memory | None = None,
+        opened: Opened | None = None,
     ) -> None:
         self._settings = settings
         self._log = program_log
         self._log_level = settings.now.log.level
         data = settings.now.data
         self._data = data
-        self._memory = Memory(data, accepts=accepts_restored)
-        store = open_store(store_url(settings.now), self._memory.admit)
+        self._memory = memory or Memory(data)
+        opened = opened or open_at_once(settings.now, self._memory)
+        store, self._shared = opened.store, opened.shared
         self._memory.opened(store.starts)
         self._newest_commit = NewestCommit(data, store.lineage)
         self._store: Store = store
         self._store_id = store.store_id
-        self._clock = SlewedClock(self._store.newest_instant())
+        self._clock = SlewedClock(self._store.newest_instant(), opened.wall_us())
         self._changes = ChangeHub(self._store.term)
-        self._output_store = open_outputs(settings.now, data, self._store.term)
+        identity = OUTPUT_NAME if self._shared is None else self._shared.own.identity
+        self._output_store = open_outputs(settings.now, data, self._store.term, identity=identity)
         self._outputs = OutputHub(self._output_store, self._on_synced, self._tell_output_trouble)
         workers = read_or_make(data)
         self._series = AttemptSeries(data)
@@ -330,6 +332,8 @@ class Program:
             asyncio.create_task(look_after_logins(self._engine, self._ways), name="logins"),
             asyncio.create_task(self._memory.run(self._known_store), name="known-store"),
         ]
+        if self._shared is not None:
+            tasks.append(asyncio.create_task(self._shared.beats.run(), name="lead"))
         stop = asyncio.create_task(stopping.wait(), name="stop")
         contradicted = asyncio.create_task(self._end_when_contradicted(), name="contradicted")
         try:
@@ -376,6 +380,8 @@ class Program:
         unfinished = listening.with_name(f".{listening.name}.new")
         unfinished.write_text(address + "\n")
         unfinished.replace(listening)
+        if self._shared is not None:
+            self._shared.beats.serves(address)
         durable = self._engine.view.durable
         log.info(
             "serving",
@@ -422,13 +428,18 @@ class Program:
         with suppress(asyncio.CancelledError):
             await self._server.stop(STOP_GRACE_SECONDS)
         self._engine.stop()
+        if self._shared is not None:
+            self._shared.beats.tick()  # a commit is waited for, and that may take a while
         for task in tasks[1:]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         histories = (self._desk, self._recorder, self._visits, self._requests)
         known = self._known_store()
-        for each in (self._engine, self._outputs, self._series, *histories, self._store, self._newest_commit):
+        for each in (self._engine, self._outputs, self._series, *histories, self._newest_commit):
             each.close()
+        if self._shared is not None:
+            await asyncio.to_thread(self._shared.beats.close)
+        self._store.close()
         if known is not None:
             self._memory.note(known, is_synced=True)
 

@@ -125,7 +125,7 @@ def use(name: Annotated[str, Argument(metavar="NAME", help="A context's name.")]
 @contexts.subcommand("add")
 def add(
     name: Annotated[str, Argument(metavar="NAME", help="A name for it.")],
-    scheduler: Annotated[str, Option("--scheduler", metavar="HOST[:PORT]", help="Where the scheduler is.")],
+    scheduler: Annotated[str, Option("--scheduler", metavar="HOST:PORT,…", help="Where the scheduler is.")],
     token_file: Annotated[
         Path | None, Option("--token-file", metavar="FILE", help="A file of mode 0600 with your token.")
     ] = None,

@@ -17,7 +17,7 @@ from gpufleet.config.program_settings import PROGRAMS, template
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.fleet.reading import check_known
 from gpufleet.fleet.settings import Settings
-from gpufleet.net.addresses import parse_address
+from gpufleet.net.addresses import addresses_text, parse_addresses
 from gpufleet.net.tls import read_client_pair
 from gpufleet.security.tokens import read_token_file
 from gpufleet.text.spelling import did_you_mean
@@ -169,7 +169,7 @@ def add_context(
     is_used: bool,
 ) -> None:
     """Add a context; its token file must be usable now, so that the mistake shows now."""
-    values: dict[str, str | bool | int] = {"scheduler": str(parse_address(scheduler))}
+    values: dict[str, str | bool | int] = {"scheduler": addresses_text(parse_addresses(scheduler))}
     if token_file is not None:
         read_token_file(token_file)
         values["token_file"] = str(token_file.absolute())

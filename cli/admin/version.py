@@ -31,7 +31,7 @@ def version(
         with connected(settings) as asked:
             server = asked.call(asked.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
         answer["server"] = message_object(server)
-        where = f"{settings.address}, protocol {server.protocol_version}, {server.store_kind}"
+        where = f"{settings.where}, protocol {server.protocol_version}, {server.store_kind}"
         python = f"Python {server.python_version}" + (f", {server.event_loop}" if server.event_loop else "")
         lines.append(f"server  {server.version} ({python}; {where})")
         warning = skew_in_words(own, server.version, "the server")

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
-import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
@@ -112,7 +111,7 @@ class AttachFeed(Feed[Response]):
                     await call.write(request)
                 else:
                     await self._wake.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except asyncio.InvalidStateError:
             pass  # whoever reads the call hears why it ended
 
     def _first(self) -> Request:

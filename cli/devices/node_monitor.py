@@ -139,7 +139,7 @@ class NodeWatch:
         return DevicesView(
             devices=tuple(shown),
             users=tuple(_user(each) for each in known),
-            stale=f"STALE: {self._client.settings.address} is away; this is of {age} ago" if is_stale else "",
+            stale=f"STALE: {self._client.settings.where} is away; this is of {age} ago" if is_stale else "",
         )
 
     def message(self) -> capacity_pb2.GetJobStatsResponse:

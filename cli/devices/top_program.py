@@ -112,14 +112,14 @@ class _Top:
 
     def _picture(self, columns: int, lines: int) -> list[str]:
         if not self._feed.has_told:
-            return [f"Asking {self._settings.address} …"]
+            return [f"Asking {self._settings.where} …"]
         now = time.monotonic()
         return frame(self._view, screen.look(self._settings.format), columns, lines, self._head(now), now)
 
     def _head(self, now: float) -> str:
         age_s = now - self._feed.heard_at
         if self._is_away:
-            return f"STALE: {self._settings.address} is away; this is {age_text(age_s)}"
+            return f"STALE: {self._settings.where} is away; this is {age_text(age_s)}"
         fleet = self._view.rows
         parts = [totals_text(fleet.totals, fleet.count), f"by {fleet.order.word}", "h help"]
         if age_s >= QUIET_S:

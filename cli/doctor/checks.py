@@ -27,6 +27,7 @@ from ..nodes.node_calls import all_nodes
 from ..render.table import Cell, Colour, Column, Look, draw, wrapped
 from .agent import agent_folder, check_agent
 from .cluster import FREE_BYTES_FAILED, compare_nodes, judge_nodes, judge_refusal, judge_server
+from .each_address import check_each_address
 from .network import check_name, check_port, own_address
 from .wishes import Wishes
 
@@ -78,24 +79,18 @@ def lines_of(finding: Finding, look: Look) -> list[str]:
 
 def examine(settings: Settings, wishes: Wishes) -> Iterator[Finding]:
     """The checks in their order; one that fails ends them where nothing behind it can be seen."""
-    yield ok("settings", f"{settings.address}, from {settings.address_origin}")
+    yield ok("settings", f"{settings.where}, from {settings.address_origin}")
     yield own_disk()
     agent = check_agent(agent_folder(wishes.agent_data), is_named=wishes.agent_data is not None)
     if agent is not None:
         yield agent
-    checks: tuple[Callable[[], Finding], ...] = (
-        lambda: check_name(settings.address.host),
-        lambda: check_port(settings.address),
-        lambda: check_tls(settings.target()),
-    )
-    for check in checks:
-        try:
-            finding = check()
-        except GpufleetError as problem:
-            finding = judge_refusal(problem)
+    looked = check_each_address(settings) if len(settings.addresses) > 1 else _check_the_address(settings)
+    is_reached = True
+    for finding in looked:
         yield finding
-        if finding.verdict is Verdict.FAILED:
-            return
+        is_reached = is_reached and finding.verdict is not Verdict.FAILED
+    if not is_reached:
+        return
     try:
         with connected(settings) as client:
             yield from _examine_cluster(settings, client, wishes)
@@ -107,14 +102,34 @@ def examine(settings: Settings, wishes: Wishes) -> Iterator[Finding]:
         yield _judge_silence(settings, problem) or judge_refusal(problem)
 
 
+def _check_the_address(settings: Settings) -> Iterator[Finding]:
+    (address,) = settings.addresses
+    checks: tuple[Callable[[], Finding], ...] = (
+        lambda: check_name(address.host),
+        lambda: check_port(address),
+        lambda: check_tls(settings.target()),
+    )
+    for check in checks:
+        try:
+            finding = check()
+        except GpufleetError as problem:
+            finding = judge_refusal(problem)
+        yield finding
+        if finding.verdict is Verdict.FAILED:
+            return
+
+
 def _judge_silence(settings: Settings, problem: GpufleetError) -> Finding | None:
     """A port that takes connections behind which no scheduler answers; None for another problem."""
+    if len(settings.addresses) > 1:
+        return None
+    (address,) = settings.addresses
     if problem.reason is Reason.DEADLINE:
-        sentence = f"{settings.address} takes connections and does not answer in {settings.connection_timeout_s:g} s"
-        return failed("answer", sentence, silence_fix(settings.address))
+        sentence = f"{address} takes connections and does not answer in {settings.connection_timeout_s:g} s"
+        return failed("answer", sentence, silence_fix(address))
     if problem.reason is Reason.SCHEDULER_UNREACHABLE and "Connection refused" not in problem.metadata.get("grpc", ""):
-        holder = holder_of(settings.address.port) if own_address(settings.address.host) else None
-        sentence = f"what listens at {settings.address} is no gpufleet scheduler" + (f": {holder}" if holder else "")
+        holder = holder_of(address.port) if own_address(address.host) else None
+        sentence = f"what listens at {address} is no gpufleet scheduler" + (f": {holder}" if holder else "")
         return failed("answer", sentence, "Name where the scheduler is: --scheduler HOST:PORT")
     return None
 

@@ -34,7 +34,7 @@ class Way(Enum):
 
 def keys_of(settings: Settings, job_id: int, rank: int) -> HostKeys:
     """The host key of a job, by the name that it has for ssh."""
-    return host_keys(str(settings.address), f"job-{job_id}-{rank}" if rank else f"job-{job_id}")
+    return host_keys(settings.where, f"job-{job_id}-{rank}" if rank else f"job-{job_id}")
 
 
 async def host_of(settings: Settings, options: Connection, job_id: int, rank: int, way: Way | None = None) -> SshHost:

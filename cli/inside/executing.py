@@ -162,7 +162,6 @@ class Execution:
                 raise
             message = grpc.aio.EOF
         if message is grpc.aio.EOF:
-            await self._call  # raises what it ended with
             raise GpufleetError(Reason.OUTCOME_UNKNOWN, "the connection ended, and the command with it")
         return cast(Response, message)
 
@@ -177,7 +176,7 @@ class Execution:
             self._is_sending = True
             try:
                 await self._call.write(message)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            except asyncio.InvalidStateError:
                 return  # whoever reads the call hears why it ended
             self._is_sending = False
             self._source.look()

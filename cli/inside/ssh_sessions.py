@@ -217,14 +217,13 @@ class JobSession(_Carried, asyncssh.SSHServerSession[bytes]):
                 continue
             try:
                 await call.write(message)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            except asyncio.InvalidStateError:
                 return  # whoever reads the call hears why it ended
 
 
 async def _read(call: Any) -> scheduler_pb2.ExecJobResponse:
     message = await call.read()
     if message is grpc.aio.EOF:
-        await call  # raises what it ended with
         raise GpufleetError(Reason.OUTCOME_UNKNOWN, "the connection ended, and the command with it")
     return cast(scheduler_pb2.ExecJobResponse, message)
 
@@ -264,16 +263,17 @@ class JobPort(_Carried, asyncssh.SSHTCPSession[bytes]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self) -> None:
-        while True:
-            self._wake.clear()
-            if data := self._typed():
-                await self._call.write(request_of(Piece(data)))
-            elif self._has_ended:
-                await self._call.write(request_of(Piece(is_end=True)))
-                await self._call.done_writing()
-                return
-            else:
-                await self._wake.wait()
+        with contextlib.suppress(asyncio.InvalidStateError):  # it is over: what came before, and why, the reading tells
+            while True:
+                self._wake.clear()
+                if data := self._typed():
+                    await self._call.write(request_of(Piece(data)))
+                elif self._has_ended:
+                    await self._call.write(request_of(Piece(is_end=True)))
+                    await self._call.done_writing()
+                    return
+                else:
+                    await self._wake.wait()
 
     async def _take(self) -> None:
         async for piece in pieces_of(self._call):
@@ -283,7 +283,6 @@ class JobPort(_Carried, asyncssh.SSHTCPSession[bytes]):
             if piece.is_end:
                 self._channel.write_eof()
                 return
-        await self._call  # raises what it ended with
         raise ConnectionResetError
 
 

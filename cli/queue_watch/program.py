@@ -204,7 +204,7 @@ class _ScreenWatch(_TableWatch):
     def _head(self, now: datetime) -> str:
         if self._is_away:
             age = format_duration(timedelta(seconds=math.floor(time.monotonic() - self._read_at)))
-            return f"{STALE}: {self._settings.address} is away; this is of {self._read_time:%H:%M:%S}, {age} ago"
+            return f"{STALE}: {self._settings.where} is away; this is of {self._read_time:%H:%M:%S}, {age} ago"
         return f"{now:%H:%M:%S}"
 
 

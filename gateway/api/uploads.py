@@ -88,9 +88,9 @@ class Uploads:
                 await call.write(files_pb2.UploadBlobRequest(offset=offset, data=data))
                 offset += len(data)
             await call.done_writing()
-            return int((await call).stored_bytes)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return await _why(call, scheduler)
+            return await _answer(call, scheduler)
+        except asyncio.InvalidStateError:
+            return await _answer(call, scheduler)
         except GpufleetError as error:
             # What came of a request that broke off is stored, so that the next one goes on there.
             if error.reason in (Reason.CANCELLED, Reason.DEADLINE) and not call.done():
@@ -136,8 +136,8 @@ async def _rest(call: Any, scheduler: Scheduler) -> AsyncIterator[bytes]:
         raise scheduler.error(problem) from None
 
 
-async def _why(call: Any, scheduler: Scheduler) -> int:
-    """What the scheduler said of an upload whose stream it has ended."""
+async def _answer(call: Any, scheduler: Scheduler) -> int:
+    """How much is stored, once the scheduler has ended an upload. Raises what it refuses."""
     try:
         return int((await call).stored_bytes)
     except grpc.aio.AioRpcError as problem:

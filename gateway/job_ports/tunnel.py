@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import grpc.aio
@@ -79,19 +79,14 @@ class Tunnel:
         target = scheduler_pb2.ForwardedPort(job_id=self._port.job, port=self._port.port, rank=self._port.rank)
         try:
             async with asyncio.timeout(OPEN_S_MAX):
-                await call.write(Request(target=target))
+                with suppress(asyncio.InvalidStateError):  # it has ended: why, the reading says
+                    await call.write(Request(target=target))
                 if await _read(call) is not grpc.aio.EOF:
                     return
-                await call  # raises what it ended with
         except TimeoutError:
             raise GpufleetError(Reason.DEADLINE, f"the port was not reached within {OPEN_S_MAX:g} s") from None
         except grpc.aio.AioRpcError as problem:
             raise self._scheduler.error(problem) from None
-        except asyncio.InvalidStateError:  # it ended while it was written to: why, it says itself
-            try:
-                await call
-            except grpc.aio.AioRpcError as problem:
-                raise self._scheduler.error(problem) from None
         raise GpufleetError(Reason.SCHEDULER_UNREACHABLE, "the connection ended before it had begun")
 
 

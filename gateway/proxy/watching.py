@@ -260,12 +260,13 @@ class Watching:
             call.add_done_callback(lambda _: self._has_changed.set())
             began_s = loop.time()
             try:
-                await self._tell(call)
+                with suppress(asyncio.InvalidStateError):
+                    await self._tell(call)
+                await call  # raises why it is over
+                log.warning("the scheduler has ended the stream of programs' requests")
             except grpc.aio.AioRpcError as problem:
                 error = self._scheduler.error(problem)
                 log.warning("requests of programs are not told to the scheduler", extra=fields(why=error.message))
-            except asyncio.InvalidStateError:
-                log.warning("the scheduler has ended the stream of programs' requests")
             finally:
                 call.cancel()
             pause_s = PAUSE_S_MIN if loop.time() - began_s > REPORT_S_MAX else min(pause_s * 2, PAUSE_S_MAX)

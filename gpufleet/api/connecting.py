@@ -41,8 +41,9 @@ def connect(
     """The fleet that gpuctl would speak to from here, with its token.
 
     Looked for as gpuctl does: what is said here, then GPUCTL_ variables, ./gpuctl.toml, the context in use, and inside
-    a job its own scheduler. `scheduler` is HOST or HOST:PORT, `connection_timeout` a text such as 30s. Nothing is
-    asked before the first call. Raises GpufleetError, CONFIG_INVALID.
+    a job its own scheduler. `scheduler` is HOST or HOST:PORT, and those of its standbys behind commas;
+    `connection_timeout` is a text such as 30s. Nothing is asked before the first call. Raises GpufleetError,
+    CONFIG_INVALID.
 
         with gpufleet.connect() as fleet:
             print(fleet.submit("nvidia-smi", gpus=1).id)

@@ -202,7 +202,7 @@ class AsyncFleet:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.settings.address}>"
+        return f"<{type(self).__name__} {self.settings.where}>"
 
 
 def _state(word: str) -> job_pb2.JobState.ValueType:

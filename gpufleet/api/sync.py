@@ -156,7 +156,7 @@ class Fleet:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._settings.address}>"
+        return f"<{type(self).__name__} {self._settings.where}>"
 
     @property
     def _thread(self) -> LoopThread:

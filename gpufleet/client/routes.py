@@ -110,8 +110,9 @@ def _gateway(settings: ClientSettings, environment: Mapping[str, str]) -> _Gatew
         ca_file = ca_file or known.settings.ca_file
         is_insecure = is_insecure or known.settings.insecure
         url = url or known.settings.gateway or ""
-        if not url and not is_loopback(known.settings.scheduler.host):
-            why = f"say where the gateway is, such as https://{known.settings.scheduler.host}:{GATEWAY_PORT}"
+        beyond = [address.host for address in known.settings.scheduler if not is_loopback(address.host)]
+        if not url and beyond:
+            why = f"say where the gateway is, such as https://{beyond[0]}:{GATEWAY_PORT}"
             raise _wrong("gateway", f"{why}: gpuctl's context names the scheduler alone")
         url = url or f"http://127.0.0.1:{GATEWAY_PORT}"
     if token and not is_token(token):

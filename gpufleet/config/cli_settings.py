@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from gpufleet.config.contexts import Contexts, context_of_address, read_contexts
 from gpufleet.config.files import line_of, parse_toml, read_text, table_layer
-from gpufleet.config.kinds import ADDRESS, BOOLEAN, HTTP_URL, INTEGER, PATH, SECONDS, SIZE, one_of
+from gpufleet.config.kinds import ADDRESS_OR_LIST, BOOLEAN, HTTP_URL, INTEGER, PATH, SECONDS, SIZE, one_of
 from gpufleet.config.layers import Layer, Problem, config_error, flag_layer, variable_layer
 from gpufleet.config.merged import Resolved, resolve
 from gpufleet.config.paths import PROJECT_FILE, contexts_file
@@ -46,7 +46,11 @@ CONTEXT_VARIABLE = f"{VARIABLE_PREFIX}CONTEXT"
 class CliSettings:
     """What a flag, a GPUCTL_ variable, ./gpuctl.toml or a context may set for every command."""
 
-    scheduler: Address = setting(Address("127.0.0.1", DEFAULT_PORT), "The scheduler's HOST or HOST:PORT.", ADDRESS)
+    scheduler: tuple[Address, ...] = setting(
+        (Address("127.0.0.1", DEFAULT_PORT),),
+        "The scheduler's HOST or HOST:PORT, and those of its standbys.",
+        ADDRESS_OR_LIST,
+    )
     token_file: Path | None = setting(None, "The file with your token.", PATH, default_text="none", private=True)
     ca_file: Path | None = setting(
         None,

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.config.files import parse_toml, read_text
-from gpufleet.config.kinds import ADDRESS, Unreadable, quoted
+from gpufleet.config.kinds import ADDRESS_OR_LIST, Unreadable, quoted
 from gpufleet.config.layers import Problem, config_error
+from gpufleet.net.addresses import Address
 from gpufleet.text.spelling import did_you_mean
 
 
@@ -49,10 +50,10 @@ def read_contexts(file: Path, problems: list[Problem]) -> Contexts:
 
 
 def context_of_address(raw: object, contexts: Contexts) -> str:
-    """The context, the current one first, whose scheduler has this address; empty when there is none."""
-    wanted = _address(raw)
+    """The context, the current one first, whose scheduler has these addresses, or more; empty when there is none."""
+    wanted = _addresses(raw)
     names = sorted(contexts.tables, key=lambda name: name != contexts.current)
-    found = (name for name in names if wanted and _address(contexts.tables[name].get("scheduler")) == wanted)
+    found = (name for name in names if wanted and wanted <= _addresses(contexts.tables[name].get("scheduler")))
     return next(found, "")
 
 
@@ -81,13 +82,15 @@ def save_context(file: Path, name: str, values: Mapping[str, str | bool | int], 
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, (int, float)) else quoted(str(value))
 
 
-def _address(raw: object) -> object:
+def _addresses(raw: object) -> frozenset[Address]:
     try:
-        return ADDRESS.from_toml(raw)
+        return frozenset(ADDRESS_OR_LIST.from_toml(raw))
     except Unreadable:
-        return None
+        return frozenset()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpufleet.errors import GpufleetError, invalid
-from gpufleet.net.addresses import Address, parse_address
+from gpufleet.net.addresses import Address, addresses_of, addresses_text, parse_addresses
 from gpufleet.text.units import exact_duration, exact_size, parse_duration, parse_seconds, parse_size
 
 T = TypeVar("T")
@@ -128,19 +128,28 @@ PATH: Kind[Path] = Kind(
 )
 
 
-def _addresses(texts: list[Any]) -> tuple[Address, ...]:
+def _addresses(raw: Any) -> tuple[Address, ...]:
+    if isinstance(raw, str):
+        return _parsed(parse_addresses, "an address")(raw)
+    texts = [_only(str, "an address")(text) for text in _only(list, "a list of addresses")(raw)]
     if not texts:
         raise Unreadable("the list is empty")
-    return tuple(_parsed(parse_address, "an address")(text) for text in texts)
+    try:
+        return addresses_of(texts)
+    except GpufleetError as error:
+        raise Unreadable(f"{error.message}. {error.next_step}") from None
 
 
-ADDRESS: Kind[Address] = _kind_of_text("HOST or HOST:PORT", parse_address, str, what="an address")
 ADDRESSES: Kind[tuple[Address, ...]] = Kind(
     "a list of HOST:PORT",
-    lambda raw: _addresses([raw] if isinstance(raw, str) else _only(list, "a list of addresses")(raw)),
-    lambda text: _addresses([part for part in text.split(",") if part.strip()]),
+    _addresses,
+    _addresses,
     lambda value: f"[{', '.join(quoted(str(each)) for each in value)}]",
 )
+ADDRESS_OR_LIST: Kind[tuple[Address, ...]] = Kind(
+    "HOST or HOST:PORT, or a list of them", _addresses, _addresses, lambda value: quoted(addresses_text(value))
+)
+"""The same, written as one text as it is typed."""
 
 
 def _http_url(text: str) -> str:

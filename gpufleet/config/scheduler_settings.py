@@ -389,6 +389,19 @@ class SchedulerSettings:
         TEXT,
         default_text="SQLite in the data folder",
     )
+    standby: bool = setting(
+        False,
+        "Stand by while another scheduler leads in the same PostgreSQL, and lead when it is gone; see "
+        "docs/high-availability.md.",
+        BOOLEAN,
+    )
+    silence_max: timedelta = setting(
+        2.5 * SECOND,
+        "A leader that has not moved for this long is replaced by one that stands by.",
+        DURATION,
+        low=SECOND,
+        high=MINUTE,
+    )
     insecure: bool = setting(
         False, "Listen beyond this machine without encryption. Only for networks you trust.", BOOLEAN
     )
@@ -433,6 +446,11 @@ class SchedulerSettings:
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""
         tls = self.tls
+        if self.standby and not self.store.startswith("postgres"):
+            yield (
+                "standby",
+                "only schedulers that share a PostgreSQL stand by for each other: add --store postgresql://user@host/name",
+            )
         if tls.client_ca_file is not None and tls.cert_file is None:
             yield "tls.client_ca_file", "certificates of clients go with one of the server's: set tls.cert_file"
         yield from login_conflicts(self.oidc)

@@ -21,7 +21,7 @@ import grpc.aio
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.net.channel import Metadata, connect_async
 
-from .client import BegunCall, PagedAnswer, PagedRequest, RetryPauses, async_scheduler_of, translated
+from .client import BegunCall, PagedAnswer, PagedRequest, async_scheduler_of, is_unsent, pauses_of, translated
 from .settings import Settings
 
 Q = TypeVar("Q")
@@ -38,7 +38,20 @@ class AsyncClient:
         self.scheduler = async_scheduler_of(channel)
 
     async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
-        """One answer, or a GpufleetError."""
+        """One answer, or a GpufleetError. Of several addresses one is waited for that serves: until then nothing
+        was asked."""
+        pauses = pauses_of(self.settings, time.monotonic())
+        while True:
+            try:
+                return await self._asked(method, request, metadata)
+            except UnavailableError as problem:
+                if not is_unsent(problem, self.settings):
+                    raise
+                if (pause_s := pauses.after(problem, time.monotonic())) is None:
+                    raise
+            await asyncio.sleep(pause_s)
+
+    async def _asked(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata) -> A:
         try:
             return await method(request, timeout=self.settings.connection_timeout_s, metadata=metadata)
         except grpc.RpcError as problem:
@@ -60,11 +73,11 @@ class AsyncClient:
 
         `begun` is the first time, where it is on its way already.
         """
-        pauses = RetryPauses(self.settings.connection_timeout_s, clock())
+        pauses = pauses_of(self.settings, clock())
         while True:
             try:
                 if begun is None:
-                    return await self.call(method, request, metadata)
+                    return await self._asked(method, request, metadata)
                 first, begun = begun, None
                 return await self._result_of(first)
             except UnavailableError as problem:

@@ -33,6 +33,9 @@ RETRY_PAUSE_S_MAX = 2.0
 REFUSED_S_MAX = 3.0
 """What certainly was not done is given up after this: enough for a scheduler that restarts, short for a mistake."""
 
+TAKEOVER_S_MAX = 10.0
+"""The same where several addresses are known: a standby needs a few seconds to take over."""
+
 CERTAINLY_NOT_DONE = frozenset({Reason.SCHEDULER_UNREACHABLE, Reason.STORE_UNAVAILABLE, Reason.NODE_UNREACHABLE})
 OUTCOME_OPEN = frozenset({Reason.OUTCOME_UNKNOWN, Reason.DEADLINE, Reason.CANCELLED})
 
@@ -46,19 +49,29 @@ class Client:
         self.scheduler = scheduler_of(self._channel)
 
     def call(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
-        """One answer, or a GpufleetError."""
-        try:
-            return method(request, timeout=self.settings.connection_timeout_s, metadata=metadata)
-        except grpc.RpcError as problem:
-            raise translated(problem, self.settings) from None
+        """One answer, or a GpufleetError. Of several addresses one is waited for that serves: until then nothing
+        was asked."""
+        return self._asked(method, request, metadata, is_unsent)
 
     def call_again(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
         """The same for a request that is done once however often it arrives: asked again while it may pass."""
-        pauses = RetryPauses(self.settings.connection_timeout_s, time.monotonic())
+        return self._asked(method, request, metadata, lambda problem, settings: True)
+
+    def _asked(
+        self,
+        method: grpc.UnaryUnaryMultiCallable[Q, A],
+        request: Q,
+        metadata: Metadata,
+        is_asked_again: Callable[[GpufleetError, Settings], bool],
+    ) -> A:
+        pauses = pauses_of(self.settings, time.monotonic())
         while True:
             try:
-                return self.call(method, request, metadata)
-            except UnavailableError as problem:
+                return method(request, timeout=self.settings.connection_timeout_s, metadata=metadata)
+            except grpc.RpcError as failure:
+                problem = translated(failure, self.settings)
+                if not (isinstance(problem, UnavailableError) and is_asked_again(problem, self.settings)):
+                    raise problem from None
                 pause_s = pauses.after(problem, time.monotonic())
                 if pause_s is None:
                     raise (pauses.unknown or problem) from None
@@ -104,8 +117,9 @@ class BegunCall(Generic[A]):
 class RetryPauses:
     """How long to wait before asking again: doubling, until the time to answer is used up. Knows no clock."""
 
-    def __init__(self, limit_s: float, started_at: float) -> None:
+    def __init__(self, limit_s: float, started_at: float, refused_s_max: float = REFUSED_S_MAX) -> None:
         self._limit_s = limit_s
+        self._refused_s_max = refused_s_max
         self._started_at = started_at
         self._pause_s = RETRY_PAUSE_S_MIN
         self.unknown: GpufleetError | None = None
@@ -116,10 +130,21 @@ class RetryPauses:
         if self.unknown is None and problem.reason in OUTCOME_OPEN:
             self.unknown = problem
         is_refused = self.unknown is None and problem.reason in CERTAINLY_NOT_DONE
-        limit_s = min(self._limit_s, REFUSED_S_MAX) if is_refused else self._limit_s
+        limit_s = min(self._limit_s, self._refused_s_max) if is_refused else self._limit_s
         pause_s = max(self._pause_s, problem.retry_after_s or 0.0)
         self._pause_s = min(self._pause_s * 2, RETRY_PAUSE_S_MAX)
         return pause_s if now + pause_s < self._started_at + limit_s else None
+
+
+def pauses_of(settings: Settings, now: float) -> RetryPauses:
+    """The pauses between the tries of a call that begins now."""
+    refused_s_max = REFUSED_S_MAX if len(settings.addresses) == 1 else TAKEOVER_S_MAX
+    return RetryPauses(settings.connection_timeout_s, now, refused_s_max)
+
+
+def is_unsent(problem: GpufleetError, settings: Settings) -> bool:
+    """Whether a call came to nobody, and one of several addresses may soon serve: anybody may try it again."""
+    return len(settings.addresses) > 1 and problem.reason is Reason.SCHEDULER_UNREACHABLE
 
 
 @contextmanager
@@ -141,7 +166,7 @@ def translated(problem: grpc.RpcError, settings: Settings) -> GpufleetError:
     if error.reason is Reason.DEADLINE:
         return GpufleetError(
             Reason.DEADLINE,
-            f"no answer came from {settings.address} within {settings.connection_timeout_s:g} s",
+            f"no answer came from {settings.where} within {settings.connection_timeout_s:g} s",
             metadata=error.metadata,
         )
     return error
@@ -149,24 +174,27 @@ def translated(problem: grpc.RpcError, settings: Settings) -> GpufleetError:
 
 def _broken_connection(details: str, settings: Settings) -> GpufleetError:
     metadata = {"grpc": details}
-    if any(sign in details for sign in PERHAPS_TLS):
+    # Of several addresses one may be dying just now, and nobody is to wait for what is wrong with it.
+    signs = PERHAPS_TLS if len(settings.addresses) == 1 else CERTAINLY_TLS
+    if any(sign in details for sign in signs):
         from .encryption import tls_trouble
 
         if (found := tls_trouble(settings.target())) is not None:
-            sentence = f"{found.sentence} ({settings.address}, {settings.address_origin})"
+            sentence = f"{found.sentence} ({settings.where}, {settings.address_origin})"
             return GpufleetError(Reason.TLS_FAILED, sentence, next_step=found.fix, metadata=metadata)
     if not any(sign in details for sign in NEVER_CONNECTED):
         return GpufleetError(
             Reason.OUTCOME_UNKNOWN,
-            f"the connection to {settings.address} broke before the answer came",
+            f"the connection to {settings.where} broke before the answer came",
             next_step="Try again; see why with: gpuctl doctor",
             metadata=metadata,
         )
     why = _why_not_connected(details)
+    last = "" if len(settings.addresses) == 1 else "of the last address: "
     start_one = "Start one here with: gpuctl up · or name" if settings.is_local else "Name"
     return GpufleetError(
         Reason.SCHEDULER_UNREACHABLE,
-        f"no scheduler answers at {settings.address} ({settings.address_origin}): {why}",
+        f"no scheduler answers at {settings.where} ({settings.address_origin}): {last}{why}",
         next_step=f"{start_one} another with --scheduler HOST:PORT · see why with: gpuctl doctor",
         metadata=metadata,
     )
@@ -178,6 +206,7 @@ NEVER_CONNECTED = ("failed to connect", *NAME_UNKNOWN)
 
 PERHAPS_TLS = ("andshake", "SSL_ERROR", "erification", "Socket closed", "Connection reset")
 """What gRPC says where one side speaks TLS and the other does not, or a certificate is not trusted; and elsewhere."""
+CERTAINLY_TLS = ("SSL_ERROR", "erification")
 
 
 def _why_not_connected(details: str) -> str:

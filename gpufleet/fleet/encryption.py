@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpufleet.net.addresses import Address, is_loopback
@@ -53,8 +54,16 @@ def check_tls(target: Target) -> Finding:
 def tls_trouble(target: Target) -> Finding | None:
     """What is wrong with TLS where a connection came to nothing; None where that is not the reason.
 
-    Takes CONNECT_S_MAX twice at most, where somebody takes connections and says nothing.
+    Of several addresses the first with such a fault is told. Takes CONNECT_S_MAX twice at most for each, where
+    somebody takes connections and says nothing.
     """
+    for address in target.addresses:
+        if (found := _tls_trouble(replace(target, address=address, others=()))) is not None:
+            return found
+    return None
+
+
+def _tls_trouble(target: Target) -> Finding | None:
     try:
         socket.create_connection((target.address.host, target.address.port), CONNECT_S_MAX).close()
         found = check_tls(target)

@@ -6,11 +6,12 @@ The rules are in gpufleet/config/cli_settings.py; this turns a command's options
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from gpufleet.config.cli_settings import CliConfig, CliSettings, load_cli
-from gpufleet.net.addresses import Address, is_loopback
+from gpufleet.net.addresses import Address, addresses_text, is_loopback
 from gpufleet.security.tokens import FoundToken
 
 if TYPE_CHECKING:
@@ -26,9 +27,14 @@ class Settings:
     config: CliConfig
 
     @property
-    def address(self) -> Address:
-        """Where the scheduler is looked for."""
+    def addresses(self) -> tuple[Address, ...]:
+        """Where the scheduler and its standbys are looked for."""
         return self.config.settings.scheduler
+
+    @property
+    def where(self) -> str:
+        """The same as it is typed."""
+        return addresses_text(self.addresses)
 
     @property
     def address_origin(self) -> str:
@@ -37,8 +43,8 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether the scheduler is on this machine."""
-        return is_loopback(self.address.host)
+        """Whether the scheduler is on this machine, wherever it leads."""
+        return all(is_loopback(address.host) for address in self.addresses)
 
     @property
     def connection_timeout_s(self) -> float:
@@ -53,7 +59,7 @@ class Settings:
     @property
     def time_outs(self) -> TimeOuts:
         """The four time-outs of a follower."""
-        from .following.core import TimeOuts  # only followers pay for it
+        from .following.core import FOLLOWING_REDIAL_S_MAX, REDIAL_S_MAX, TimeOuts  # only followers pay for it
 
         settings = self.config.settings
         return TimeOuts(
@@ -61,7 +67,15 @@ class Settings:
             max_wait_s=settings.max_wait_time.total_seconds(),
             unanswered_max=settings.max_consecutive_timeouts,
             session_s=settings.session_timeout.total_seconds(),
+            redial_s_max=REDIAL_S_MAX if len(self.addresses) == 1 else FOLLOWING_REDIAL_S_MAX,
         )
+
+    def only(self, address: Address, answer_s_max: float) -> Settings:
+        """The same for one of the addresses alone, which has so long to answer."""
+        now = self.config.settings
+        timeout = min(now.connection_timeout, timedelta(seconds=answer_s_max))
+        changed = replace(now, scheduler=(address,), connection_timeout=timeout)
+        return Settings(self.config._replace(resolved=self.config.resolved._replace(settings=changed)))
 
     def token(self) -> FoundToken | None:
         """The token to call with; None where none is named."""
@@ -73,7 +87,8 @@ class Settings:
 
         token = self.token()
         return Target(
-            address=self.address,
+            address=self.addresses[0],
+            others=self.addresses[1:],
             token=token.token if token else None,
             ca_file=self.config.settings.ca_file,
             client_cert_file=self.config.settings.client_cert_file,

@@ -1,15 +1,19 @@
-"""Addresses of programs: HOST, HOST:PORT, IPv6 in brackets; and which of them never leave the machine."""
+"""Addresses of programs: HOST, HOST:PORT, IPv6 in brackets, lists; and which of them never leave the machine."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpufleet.errors import GpufleetError, Reason
 
 DEFAULT_PORT = 50051
 """Where a scheduler listens and is looked for, unless something else is said."""
+
+ADDRESSES_MAX = 8
+"""How many addresses of one scheduler and its standbys a list may hold."""
 
 _HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?")
 
@@ -39,6 +43,38 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT, *, lowest_port: i
     if not port_text.isascii() or not port_text.isdigit() or not lowest_port <= int(port_text) <= 65535:
         raise _refused(text, f'the port "{port_text}" is not a number from {lowest_port} to 65535')
     return Address(host, int(port_text))
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """Read `a:1` or `a:1,b:2`: where a scheduler is looked for, ADDRESSES_MAX places at most, each once.
+
+    Raises ADDRESS_INVALID, which says of a list which of its addresses is wrong.
+    """
+    return addresses_of(text.split(","))
+
+
+def addresses_of(texts: Sequence[str]) -> tuple[Address, ...]:
+    """The same of texts that are apart already."""
+    if len(texts) > ADDRESSES_MAX:
+        raise GpufleetError(
+            Reason.ADDRESS_INVALID, f"a list of {len(texts)} addresses is too long: {ADDRESSES_MAX} is the most"
+        )
+    found: list[Address] = []
+    for number, text in enumerate(texts, 1):
+        place = f"address {number} of {len(texts)}: " if len(texts) > 1 else ""
+        try:
+            address = parse_address(text)
+        except GpufleetError as problem:
+            raise GpufleetError(Reason.ADDRESS_INVALID, f"{place}{problem.message}") from None
+        if address in found:
+            raise GpufleetError(Reason.ADDRESS_INVALID, f"{place}{address} is in the list already")
+        found.append(address)
+    return tuple(found)
+
+
+def addresses_text(addresses: Sequence[Address]) -> str:
+    """A list as it is typed: `a:1,b:2`."""
+    return ",".join(map(str, addresses))
 
 
 def is_loopback(host: str) -> bool:

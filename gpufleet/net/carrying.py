@@ -48,10 +48,18 @@ class Connection:
         writer.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
     async def carry(self, pieces: AsyncIterator[Piece], send: Callable[[Piece], Awaitable[None]]) -> None:
-        """Carry both ways until both have ended. Raises Cut, OSError, or what `send` and `pieces` raise."""
-        tasks = {asyncio.create_task(self._read(send)), asyncio.create_task(self._write(pieces))}
+        """Carry both ways until both have ended. Raises Cut, OSError, or what `pieces` raises.
+
+        `send` raises an InvalidStateError where the call is over. What came before its end is still written, and how it
+        ended is what `pieces` raises.
+        """
+        reading, writing = asyncio.create_task(self._read(send)), asyncio.create_task(self._write(pieces))
+        tasks = {reading, writing}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            if reading in done and isinstance(reading.exception(), asyncio.InvalidStateError):
+                await writing
+                raise Cut
             for task in done:
                 task.result()
         finally:

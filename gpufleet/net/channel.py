@@ -31,12 +31,20 @@ KEEPALIVE_MS = 20_000
 KEEPALIVE_ANSWER_MS_MAX = 10_000
 """A probe that is not answered within this closes the connection."""
 
-PROBE_INTERVAL_MS_MIN = 10_000
+PROBE_INTERVAL_MS_MIN = 500
 """A server drops clients that probe more often."""
+
+FOLLOWING_KEEPALIVE_MS = 1_000
+FOLLOWING_ANSWER_MS_MAX = 2_000
+"""The same two of a client that knows several addresses: one that is stopped (SIGSTOP) or cut off is left so soon."""
 
 RECONNECT_MS_MIN = 100
 RECONNECT_MS_MAX = 5_000
 """The pause between two dials grows from the first to the second: a restart is noticed within seconds."""
+
+FOLLOWING_RECONNECT_MS_MAX = 1_000
+FOLLOWING_CONNECT_MS_MAX = 2_000
+"""The longest pause, and the longest dial, of a client that knows several addresses."""
 
 AUTHORIZATION = "authorization"
 
@@ -58,9 +66,16 @@ class Target:
     own certificate with its key, for a server that asks for one. `call_metadata` is asked at each call (telemetry's
     trace context), and so is a `token` that may be another one later. With `certificate` (PEM) the server must hold
     just that one, which it made for itself: no authority is asked, and no name compared but OWN_NAME.
+
+    `others` are where the same server's standbys are: a channel connects to whichever of all these addresses serves,
+    and to another one when that is over. All of them are spoken to alike: in plain text only where each is loopback,
+    and with TLS each certificate must hold the first address's name. `is_one_of_several`: who dials this one knows
+    other addresses, too, and leaves it as soon.
     """
 
     address: Address
+    others: tuple[Address, ...] = ()
+    is_one_of_several: bool = False
     token: str | Callable[[], str] | None = field(default=None, repr=False)
     ca_file: Path | None = None
     client_cert_file: Path | None = None
@@ -73,15 +88,24 @@ class Target:
         """Whether the connection is encrypted."""
         if self.ca_file is not None or self.certificate:
             return True
-        return not (self.is_insecure or is_loopback(self.address.host))
+        return not (self.is_insecure or all(is_loopback(each.host) for each in self.addresses))
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All of them."""
+        return (self.address, *self.others)
 
 
 def connect(target: Target) -> grpc.Channel:
-    """A channel for threads; dials at the first call, and again whenever the connection is lost."""
+    """A channel for threads; dials at the first call, and again whenever the connection is lost.
+
+    Raises what is wrong with the files, and SCHEDULER_UNREACHABLE for several names of which none is known.
+    """
+    options = _options_for(target)
     if target.uses_tls:
-        channel = grpc.secure_channel(str(target.address), _credentials(target), options=_options_for(target))
+        channel = grpc.secure_channel(_grpc_target(target), _credentials(target), options=options)
     else:
-        channel = grpc.insecure_channel(str(target.address), options=client_options())
+        channel = grpc.insecure_channel(_grpc_target(target), options=options)
     return cast(grpc.Channel, _WithMetadata(channel, _metadata_of(target)))
 
 
@@ -91,22 +115,47 @@ def connect_async(target: Target, options: Options = ()) -> grpc.aio.Channel:
 
     options = (*_options_for(target), *options)
     if target.uses_tls:
-        channel = aio.secure_channel(str(target.address), _credentials(target), options=options)
+        channel = aio.secure_channel(_grpc_target(target), _credentials(target), options=options)
     else:
-        channel = aio.insecure_channel(str(target.address), options=options)
+        channel = aio.insecure_channel(_grpc_target(target), options=options)
     return cast("grpc.aio.Channel", _AsyncWithMetadata(channel, _metadata_of(target)))
 
 
-def client_options() -> Options:
-    """Limits and habits of a client."""
+async def connected_within(channel: grpc.aio.Channel, seconds_max: float) -> None:
+    """Return once the channel is connected, or refused, which the next call tells the reason of.
+
+    Raises SCHEDULER_UNREACHABLE where neither comes in that time: packets are dropped, or a server takes connections
+    and says nothing.
+    """
+    import asyncio
+
+    from gpufleet.errors import GpufleetError, Reason
+
+    state = channel.get_state(try_to_connect=True)
+    try:
+        async with asyncio.timeout(seconds_max):
+            while state in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        raise GpufleetError(Reason.SCHEDULER_UNREACHABLE, f"no connection within {seconds_max:g} s") from None
+
+
+def client_options(*, has_others: bool = False) -> Options:
+    """Limits and habits of a client; `has_others`: of one that knows several addresses."""
+    keepalive_ms = FOLLOWING_KEEPALIVE_MS if has_others else KEEPALIVE_MS
+    answer_ms_max = FOLLOWING_ANSWER_MS_MAX if has_others else KEEPALIVE_ANSWER_MS_MAX
+    reconnect_ms_max = FOLLOWING_RECONNECT_MS_MAX if has_others else RECONNECT_MS_MAX
+    # The time in which a dial has to become a connection: gRPC's default of 20 s is kept for a single address.
+    dialling = (("grpc.min_reconnect_backoff_ms", FOLLOWING_CONNECT_MS_MAX),) if has_others else ()
     return (
+        *dialling,
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
-        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS_MAX),
+        *_probing(keepalive_ms, answer_ms_max),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
-        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        ("grpc.max_reconnect_backoff_ms", reconnect_ms_max),
         # A scheduler is inside its team's network; an http_proxy set for package downloads only breaks it.
         ("grpc.enable_http_proxy", 0),
     )
@@ -118,8 +167,7 @@ def server_options(message_bytes_max: int = MESSAGE_BYTES_MAX) -> Options:
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
-        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS_MAX),
+        *_probing(KEEPALIVE_MS, KEEPALIVE_ANSWER_MS_MAX),
         ("grpc.http2.min_ping_interval_without_data_ms", PROBE_INTERVAL_MS_MIN),
         # With port sharing on, a second server on a taken port would silently get half of the calls.
         ("grpc.so_reuseport", 0),
@@ -156,12 +204,37 @@ def _metadata_of(target: Target) -> Callable[[], Metadata]:
     return lambda: own + target.call_metadata()
 
 
-def _options_for(target: Target) -> Options:
-    if not target.certificate:
-        return client_options()
-    from gpufleet.net.tls import OWN_NAME
+def _probing(keepalive_ms: int, answer_ms_max: int) -> Options:
+    return (
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", answer_ms_max),
+        # gRPC waits for the answer as long as this says, a minute by default, and never looks at the line above (its
+        # pull request 39239).
+        ("grpc.http2.ping_timeout_ms", answer_ms_max),
+        # Without: after two probes it waits for data of its own before the next, and a silent stream has none.
+        ("grpc.http2.max_pings_without_data", 0),
+    )
 
-    return (*client_options(), ("grpc.ssl_target_name_override", OWN_NAME))
+
+def _grpc_target(target: Target) -> str:
+    if not target.others:
+        return str(target.address)
+    from gpufleet.net.resolving import target_of_all
+
+    return target_of_all(target.addresses)
+
+
+def _options_for(target: Target) -> Options:
+    options = client_options(has_others=bool(target.others) or target.is_one_of_several)
+    if target.certificate:
+        from gpufleet.net.tls import OWN_NAME
+
+        return (*options, ("grpc.ssl_target_name_override", OWN_NAME))
+    if not target.others:
+        return options
+    if target.uses_tls:
+        return (*options, ("grpc.ssl_target_name_override", target.address.host))
+    return (*options, ("grpc.default_authority", str(target.address)))
 
 
 def _credentials(target: Target) -> grpc.ChannelCredentials:
@@ -224,18 +297,25 @@ class _WithMetadata:
         return await self._channel.__aexit__(*problem)
 
 
-class _StreamCallable(_Callable):
-    """A method of asyncio with a stream each way: its calls tell the status that the server gave."""
+class _RequestStreamCallable(_Callable):
+    """A method of asyncio with a stream of requests: its calls lose nothing that came, and tell the server's status."""
+
+    def __init__(self, inner: Any, metadata: Callable[[], Metadata], kind: str) -> None:
+        super().__init__(inner, metadata)
+        self._kind = kind
 
     def __call__(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
-        from gpufleet.net.stream_calls import StreamCall
+        from gpufleet.net.stream_calls import StreamCall, UploadCall
 
-        return StreamCall(super().__call__(*request, metadata=metadata, **options))
+        call = super().__call__(*request, metadata=metadata, **options)
+        return StreamCall(call) if self._kind == "stream_stream" else UploadCall(call)
 
 
 class _AsyncWithMetadata(_WithMetadata):
     """A channel of asyncio."""
 
     def _callable(self, kind: str, *args: Any, **options: Any) -> _Callable:
-        make = _StreamCallable if kind == "stream_stream" else _Callable
-        return make(getattr(self._channel, kind)(*args, **options), self._metadata)
+        method = getattr(self._channel, kind)(*args, **options)
+        if kind in ("stream_stream", "stream_unary"):
+            return _RequestStreamCallable(method, self._metadata, kind)
+        return _Callable(method, self._metadata)

@@ -17,6 +17,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class LocalStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         if not self._is_over:
+            if exc is not None:
+                self._take_rest()
             self._why = str(exc) if exc is not None else self._why
             self._end()
 
@@ -161,6 +164,19 @@ class LocalStream(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """See asyncio: nobody writes to who says no more."""
         return False
+
+    def _take_rest(self) -> None:
+        """Take what came and was not read yet when a write failed, as the other side had hung up behind it.
+
+        It is no more than a socket holds, so it goes beyond what may wait.
+        """
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        own = transport.get_extra_info("socket")
+        with suppress(OSError):
+            while not self._is_over and (count := os.readv(own.fileno(), [self.get_buffer(-1)])):
+                self.buffer_updated(count)
 
     def _is_full(self, share: int = 1) -> bool:
         """Whether as much waits as may, or a share of that."""

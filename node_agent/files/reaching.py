@@ -27,7 +27,6 @@ from gpufleet.net.carrying import PIECE_BYTES_MAX
 from ..core.commands import OpenFiles
 from ..core.launch import Isolation
 from ..isolation.accounts import AccountUnusable
-from ..streams import write
 from .account_thread import AccountThread
 from .reached_folder import NotReached, ReachedFile, WrittenFile, listed
 
@@ -96,7 +95,7 @@ class Reaching:
             _log.error("the folder of %s could not be reached", command.key, exc_info=problem)
 
     async def _serve(self, stub: NodeAgentAsyncStub, command: OpenFiles, *, is_one_too_many: bool) -> None:
-        call = stub.CarryFiles()
+        call: Any = stub.CarryFiles()
         top = -1
         try:
             try:
@@ -105,11 +104,11 @@ class Reaching:
                 top, account = self._opened(command)
             except NotReached as problem:
                 told = Request(channel_id=command.channel_id, problem=str(problem), reason=problem.reason.name)
-                await write(call, told)
+                await call.write(told)
                 await call.done_writing()
-                await call.code()
+                await call
                 return
-            await write(call, Request(channel_id=command.channel_id))
+            await call.write(Request(channel_id=command.channel_id))
             with AccountThread(account) as thread:
                 owner = os.geteuid() if account is None else account.uid
                 await _Conversation(call, thread, top, owner).hold()
@@ -213,4 +212,4 @@ class _Conversation:
         return message if isinstance(message, node_agent_pb2.CarryFilesResponse) else None
 
     async def _say(self, answer: files_pb2.FolderAnswer) -> None:
-        await write(self._call, Request(answer=answer))
+        await self._call.write(Request(answer=answer))

@@ -167,6 +167,9 @@ class Results:
             await call.done_writing()
             answer = await _within(call.read())
             return isinstance(answer, pb.StoreResultsResponse) and answer.is_stored
+        except asyncio.InvalidStateError:
+            await _within(call)  # raises why the scheduler takes no more, where it says so
+            return False
         finally:
             call.cancel()
 

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -27,7 +27,6 @@ from ..core.entering import EnteredCommand
 from ..core.launch import NotRun, Refusal, RefusalReason
 from ..core.outcome import Stream
 from ..keeper.connection import KeeperGone
-from ..streams import write
 from ..wire import STREAMS
 from .descriptors import until_readable, write_all
 from .dialled import Dialled, NotOpened
@@ -67,24 +66,25 @@ class Commands(Dialled[OpenExec]):
         self._world = world
 
     async def _serve(self, stub: NodeAgentAsyncStub, command: OpenExec, *, is_one_too_many: bool) -> None:
-        call = stub.CarryExec()
+        call: Any = stub.CarryExec()
         try:
             if is_one_too_many:
                 raise NotOpened(Reason.TOO_MANY_STREAMS, f"{COMMANDS_MAX} commands run in jobs of this node")
             entered = await self._enter(command)
-            await write(call, Request(channel_id=command.channel_id))
+            await call.write(Request(channel_id=command.channel_id))
             if isinstance(entered, NotRun):
-                await write(call, Request(exit=exit_to_proto(ExitCode(code=entered.code)), problem=entered.detail))
+                await call.write(Request(exit=exit_to_proto(ExitCode(code=entered.code)), problem=entered.detail))
+                await call.done_writing()
+                await call
             else:
                 with closing(entered):
                     await _carry(call, entered)
-            await call.done_writing()
-            await call.code()
         except NotOpened as problem:
             told = Request(channel_id=command.channel_id, problem=str(problem), reason=problem.reason.name)
-            await write(call, told)
-            await call.done_writing()
-            await call.code()
+            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                await call.write(told)
+                await call.done_writing()
+                await call
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ConnectionError) as problem:
             _log.debug("a command in %s was cut off: %s", command.key, problem)
         finally:
@@ -115,7 +115,7 @@ async def _carry(call: Any, entered: Entered) -> None:
 
     async def send(message: Request) -> None:
         async with writing:
-            await write(call, message)
+            await call.write(message)
 
     outputs = [asyncio.create_task(_read(fd, stream, has_ended, send)) for stream, fd in entered.outputs.items()]
     ending = asyncio.create_task(entered.exit())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -20,7 +20,6 @@ from gpufleet.jobs.runs import RankKey
 from gpufleet.net.carrying import READ_AHEAD_BYTES, Connection, Cut, Piece
 
 from ..core.commands import OpenPort
-from ..streams import write
 from .dialled import Dialled, NotOpened
 from .listening import NotListening, doors_of, is_still
 
@@ -49,22 +48,23 @@ class Forwarding(Dialled[OpenPort]):
         self._leader_of = leader_of
 
     async def _serve(self, stub: NodeAgentAsyncStub, command: OpenPort, *, is_one_too_many: bool) -> None:
-        call = stub.CarryPort()
+        call: Any = stub.CarryPort()
         try:
             if is_one_too_many:
                 raise NotOpened(
                     Reason.TOO_MANY_STREAMS, f"{CONNECTIONS_MAX:,} connections to jobs of this node are open"
                 )
             with closing(await self._connect(command)) as connection:
-                await write(call, Request(channel_id=command.channel_id))
-                await connection.carry(_pieces(call), lambda piece: write(call, _request(piece)))
+                await call.write(Request(channel_id=command.channel_id))
+                await connection.carry(_pieces(call), lambda piece: call.write(_request(piece)))
                 await call.done_writing()
                 await call.code()
         except NotOpened as closed:
             problem = Request(channel_id=command.channel_id, problem=str(closed), reason=closed.reason.name)
-            await write(call, problem)
-            await call.done_writing()
-            await call.code()
+            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                await call.write(problem)
+                await call.done_writing()
+                await call
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, OSError, Cut) as problem:
             _log.debug("a connection to port %d of %s was cut: %s", command.port, command.key, problem)
         finally:

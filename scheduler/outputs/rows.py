@@ -132,7 +132,8 @@ class RowShelf:
     def _transaction(self) -> Iterator[Connection]:
         """A superseded scheduler writes nothing, and does not know which jobs live."""
         with _explained(), self._engine.begin() as connection:
-            term = connection.execute(select(meta.c.term)).scalar()
+            # Held until this is written: it waits for no commit, and a scheduler that takes over waits for it.
+            term = connection.execute(select(meta.c.term).with_for_update(read=True, key_share=True)).scalar()
             if term != self._term:
                 raise TermSuperseded(f"another scheduler has opened the store in term {term}")
             yield connection

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from ..state.access import Secret
 from ..state.durable import KINDS, Entity, EntityKey, key_of
 from ..state.jobs import Finished, Job
 from ..state.records import Record, job_of
@@ -11,6 +12,9 @@ from .statements import Row
 ENTITY_CLASSES: dict[str, type[Entity]] = {kind: cls for cls, (kind, _) in KINDS.items()}
 
 RECORD_CLASSES: dict[str, type[Record]] = {cls.__name__: cls for cls in get_args(Record)}
+
+KINDS_WITHOUT_STORY = frozenset({KINDS[Secret][0]})
+"""What a record of it leaves out: of these the row alone is whole."""
 
 
 def entity_row(codec: Codec, entity: Entity) -> Row:

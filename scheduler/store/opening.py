@@ -34,14 +34,22 @@ Answers a term that the new one must be above of; 0 for none.
 """
 
 
-def open_store(url: str, admit: Admit = lambda found, starts: 0) -> SqlStore:
+def open_store(
+    url: str,
+    admit: Admit = lambda found, starts: 0,
+    *,
+    identity: str | None = None,
+    when_locked: Callable[[], None] = lambda: None,
+) -> SqlStore:
     """The store at sqlite:///FILE or postgresql://…, made where there is none, with a term above every earlier one.
 
-    A store that is not admitted stays as it is. Errors: those of `admit`, StoreUrlInvalid, StoreLocked, StoreTooNew,
-    StoreTooOld, StoreCorrupt, StoreUnavailable.
+    A store that is not admitted stays as it is. `identity` names the connections to a server, and `when_locked` is
+    called once no other scheduler can open the store, before anything is read or changed. Errors: those of `admit`,
+    StoreUrlInvalid, StoreLocked, StoreTooNew, StoreTooOld, StoreCorrupt, StoreUnavailable.
     """
-    database = database_at(url)
+    database = database_at(url, identity=identity)
     try:
+        when_locked()
         name = parse_url(url).render_as_string(hide_password=True)
         with read_as_stored(name), explained(database), database.engine.begin() as connection:
             upgrade(connection)
@@ -95,7 +103,7 @@ def check_revision(name: str, revision: str | None) -> None:
         raise StoreTooNew(f"a newer version of this program made the store's tables: revision {revision}")
 
 
-def database_at(url: str, *, is_read_only: bool = False, is_kept: bool = True) -> Database:
+def database_at(url: str, *, is_read_only: bool = False, is_kept: bool = True, identity: str | None = None) -> Database:
     """The database at a URL, whatever is in it. Not `kept`, it may be a running scheduler's, and is read beside that.
 
     Errors: StoreUrlInvalid, StoreLocked, StoreUnavailable.
@@ -109,7 +117,7 @@ def database_at(url: str, *, is_read_only: bool = False, is_kept: bool = True) -
         from .postgres import PostgresDatabase
     except ImportError as error:
         raise StoreUrlInvalid(f"PostgreSQL needs psycopg ({error}): pip install 'gpufleet[postgres]'") from error
-    return PostgresDatabase(parsed, is_read_only=is_read_only, is_kept=is_kept)
+    return PostgresDatabase(parsed, is_read_only=is_read_only, is_kept=is_kept, identity=identity)
 
 
 def parse_url(url: str) -> URL:
@@ -127,7 +135,9 @@ def parse_url(url: str) -> URL:
 
 def _claim_term(connection: Connection, above: int) -> None:
     """Begin a term above this one, and the lineage that belongs to it alone, in one transaction."""
-    stored = connection.execute(select(meta.c.format)).scalar()
+    # Whoever writes beside the commits holds the row by FOR KEY SHARE until that is done: nothing of an earlier term is
+    # written behind this.
+    stored = connection.execute(select(meta.c.format).with_for_update()).scalar()
     if stored is None:
         first = {"id": 1, "format": FORMAT, "term": 1, "commit_number": 0, "record_seq": 0, "newest_us": 0}
         connection.execute(insert(meta).values(first))

@@ -1,4 +1,4 @@
-"""PostgreSQL as the store: for a team that has one, and later for a standby.
+"""PostgreSQL as the store: for a team that has one, and for two schedulers of which one stands by (leading/).
 
 The writer's own connection holds the lock that keeps a second scheduler out, so the lock and the right to
 write are lost together. psycopg is an optional dependency and is imported here only.
@@ -27,7 +27,7 @@ LOCK_CLASS = 0x67707566  # "gpuf": our part of the space of advisory locks, whic
 
 _TAKE_LOCK = b"SELECT pg_try_advisory_lock(%s, hashtext(current_schema()))"
 
-_HOLDERS = b"""
+HOLDERS = b"""
 SELECT activity.pid, activity.application_name
 FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid)
 WHERE held.locktype = 'advisory' AND held.granted AND activity.datname = current_database()
@@ -66,16 +66,24 @@ def connected_engine(url: URL, name: str, *, is_read_only: bool = False) -> Engi
     )
 
 
+def new_identity() -> str:
+    """A name that nobody else has: by it a lost connection of our own is told from another scheduler's."""
+    return f"gpufleet pid {os.getpid()} on {socket.gethostname()[:24]} {os.urandom(4).hex()}"
+
+
 class PostgresDatabase:
     """A database on a server. One that is not `kept` may be a running scheduler's: it is read beside that.
+
+    `identity` is what all connections of this run of the program are named by; by default it is new.
 
     Errors of opening: StoreLocked, StoreUnavailable.
     """
 
-    def __init__(self, url: URL, *, is_read_only: bool = False, is_kept: bool = True) -> None:
+    def __init__(
+        self, url: URL, *, is_read_only: bool = False, is_kept: bool = True, identity: str | None = None
+    ) -> None:
         self._name = url.render_as_string(hide_password=True)
-        # Nobody else has this name: by it a lost connection of our own is told from another scheduler's.
-        self._identity = f"gpufleet pid {os.getpid()} on {socket.gethostname()[:24]} {os.urandom(4).hex()}"
+        self._identity = identity or new_identity()
         self._arguments = connect_arguments(url, self._identity, is_read_only=is_read_only)
         self.engine = connected_engine(url, self._identity, is_read_only=is_read_only)
         dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
@@ -149,7 +157,7 @@ class PostgresDatabase:
     def _take_lock(self, connection: psycopg.Connection) -> None:
         if connection.execute(_TAKE_LOCK, (LOCK_CLASS,)).fetchone() == (True,):
             return
-        for pid, holder in connection.execute(_HOLDERS, (LOCK_CLASS,)).fetchall():
+        for pid, holder in connection.execute(HOLDERS, (LOCK_CLASS,)).fetchall():
             if holder != self._identity:
                 raise StoreLocked(
                     f"{self._name} is in use by {holder or 'an unnamed client'} (server process {pid}):"

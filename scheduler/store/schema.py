@@ -1,8 +1,9 @@
 """The tables, as the newest migration leaves them (a test compares the two).
 
 `record` is the story, `entity` what lives now, `finished_job` what ended, `audit` who called what, `meta` the one row
-that every commit asserts, `lineage` a row for each start of a scheduler. `output_chunk` and `output_time` exist on
-PostgreSQL only: the output store of a scheduler without a data folder.
+that every commit asserts, `lineage` a row for each start of a scheduler. On PostgreSQL only exist `output_chunk` and
+`output_time`, the output store of a scheduler without a data folder, and `scheduler_run` and `key_fingerprint`, by
+which schedulers that share the store know of each other (leading/).
 """
 
 import sqlalchemy as sa
@@ -168,6 +169,43 @@ output_time = sa.Table(
     # At this instant of the wall clock every byte below `end` had arrived.
     sa.Column("at_us", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("end", sa.BigInteger, nullable=False),
+    info={"dialects": ("postgresql",)},
+)
+
+# A row for each scheduler that runs on this store, or ran lately: what it says of itself, and a count that rises as
+# long as it goes on.
+scheduler_run = sa.Table(
+    "scheduler_run",
+    metadata,
+    sa.Column("identity", sa.Text, primary_key=True),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.BigInteger, nullable=False),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("data_folder", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    # The term that it leads in; 0 while it does not.
+    sa.Column("term", sa.BigInteger, nullable=False),
+    # The newest record that it has.
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("beat", sa.BigInteger, nullable=False),
+    # What keeps it from taking over as it should; empty for nothing.
+    sa.Column("problem", sa.Text, nullable=False),
+    # By the clock of the database: since when it has this role, and its newest beat.
+    sa.Column("since_us", sa.BigInteger, nullable=False),
+    sa.Column("beat_us", sa.BigInteger, nullable=False),
+    info={"dialects": ("postgresql",)},
+)
+
+# The keys in the data folder of who leads: those of who stands by must be the same.
+key_fingerprint = sa.Table(
+    "key_fingerprint",
+    metadata,
+    sa.Column("file", sa.Text, primary_key=True),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    # Where a copy is: the machine, and the path there.
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
     info={"dialects": ("postgresql",)},
 )
 

@@ -5,7 +5,9 @@ So a superseded scheduler changes nothing, and a commit whose answer was lost is
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Select
@@ -46,6 +48,9 @@ class SqlStore:
         self._newest = opened.newest_us
         self._is_in_doubt = False
         self._writing = threading.Lock()
+        self._followed: list[Entity] | None = None
+        self.commit_began_s: float | None = None
+        """Since when a commit is on its way, on the monotonic clock; None for none."""
 
     @property
     def kind(self) -> str:
@@ -76,14 +81,22 @@ class SqlStore:
 
     def load(self) -> Iterator[Entity]:
         """Every live entity. Errors: StoreCorrupt, naming the row; StoreTooNew; StoreUnavailable."""
-        yield from reading.entities(self._database, self._codec)
+        followed, self._followed = self._followed, None
+        if followed is None:
+            yield from reading.entities(self._database, self._codec)
+        else:
+            yield from followed
+
+    def take_followed(self, entities: list[Entity] | None) -> None:
+        """Let the next load() answer these, which a standby has followed, and nothing else. None: what is stored."""
+        self._followed = entities
 
     def commit(self, commit: Commit) -> None:
         """Make one transaction durable. A number that is already stored for this term is done already.
 
         Errors: StoreUnavailable (call again with the same commit), TermSuperseded, StoreCorrupt.
         """
-        with self._writing:
+        with self._writing, self._underway():
             sequence = self._record_sequence + len(commit.records)
             newest = max(self._newest, commit.at, *(record.at for record in commit.records))
             guard = (self._term, commit.number - 1, commit.number, sequence, newest)
@@ -91,6 +104,14 @@ class SqlStore:
                 self._number, self._record_sequence, self._newest = commit.number, sequence, newest
             else:
                 self._require_stored(commit.number)
+
+    @contextmanager
+    def _underway(self) -> Iterator[None]:
+        self.commit_began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.commit_began_s = None
 
     def finished_job(self, job: JobId) -> Job | None:
         """A job that has ended, or None."""

@@ -35,9 +35,6 @@ SECONDS = (0.05, 0.2, 0.2, 0.5, 1.0)
 """How long a call may take: most answer at once, and streams would go on for ever."""
 
 BAD = frozenset({"INTERNAL", "UNKNOWN"})
-OF_THE_CLIENT = ("", "Internal error from Core")
-"""With what words gRPC's client says INTERNAL by itself: it still sent when the server had answered (grpc issue 36066).
-Our servers and gRPC's own never say it without a word. Any other status is the server's."""
 
 OF_GRPC: Mapping[str, frozenset[str]] = {
     "wrong length": frozenset({"INTERNAL"}),
@@ -130,8 +127,7 @@ class Caller:
                     self._count(call, _name(number), f"by hand, {kind}", OF_GRPC.get(kind, frozenset()))
             return
         code, details = await self._status(call, random, sent, secret)
-        own = frozenset({"INTERNAL"}) if details in OF_THE_CLIENT else frozenset[str]()
-        self._count(call, code.name, f"{[each[:200] for each in sent]!r}: {details[:400]}", own)
+        self._count(call, code.name, f"{[each[:200] for each in sent]!r}: {details[:400]}", frozenset())
 
     def _count(self, call: Call, status: str, about: str, of_grpc: frozenset[str]) -> None:
         is_librarys = status in of_grpc

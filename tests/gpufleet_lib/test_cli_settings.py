@@ -67,7 +67,7 @@ def account(tmp_path: Path) -> Account:
 
 def test_a_new_account_speaks_to_this_machine(tmp_path: Path) -> None:
     config = Account(tmp_path, contexts="").load()
-    assert config.settings.scheduler == Address("127.0.0.1", 50051)
+    assert config.settings.scheduler == (Address("127.0.0.1", 50051),)
     assert config.context == ""
     assert config.token({}) is None
 
@@ -91,7 +91,7 @@ def test_flag_variable_project_context_default_in_this_order(account: Account) -
     assert (settings.max_wait_time.seconds, origins["max_wait_time"]) == (7, "GPUCTL_MAX_WAIT_TIME")
     assert settings.connection_timeout.seconds == 8
     assert origins["connection_timeout"] == f"{account.project}/gpuctl.toml:3"
-    assert settings.scheduler == Address("lab.example")
+    assert settings.scheduler == (Address("lab.example"),)
     assert origins["scheduler"] == f"{account.config}/contexts.toml:5"
     assert (settings.session_timeout, origins["session_timeout"]) == (timedelta(hours=2), "default")
 
@@ -119,10 +119,10 @@ def test_a_projects_file_cannot_send_the_token_to_an_address_of_its_own(account:
     assert "no context of yours has this address" in account.refusal('scheduler = "evil.example"')
     # Where the context or the address is chosen by the account itself, the file's address counts for nothing.
     evil = 'scheduler = "evil.example"'
-    assert account.load(evil, context="lab").settings.scheduler.host == "lab.example"
-    assert account.load(evil, GPUCTL_CONTEXT="home").settings.scheduler.host == "home.example"
-    assert account.load(evil, GPUCTL_SCHEDULER="mine.example").settings.scheduler.host == "mine.example"
-    assert account.load(f'context = "lab"\n{evil}').settings.scheduler.host == "lab.example"
+    assert account.load(evil, context="lab").settings.scheduler[0].host == "lab.example"
+    assert account.load(evil, GPUCTL_CONTEXT="home").settings.scheduler[0].host == "home.example"
+    assert account.load(evil, GPUCTL_SCHEDULER="mine.example").settings.scheduler[0].host == "mine.example"
+    assert account.load(f'context = "lab"\n{evil}').settings.scheduler[0].host == "lab.example"
 
 
 def test_the_contexts_token_is_relative_to_its_file_and_goes_after_flag_and_variable(
@@ -171,10 +171,10 @@ def test_a_saved_context_is_read_back_and_the_others_stay(account: Account) -> N
     assert contexts.current == 'a "new" one'
     assert list(contexts.tables) == ["lab", "home", 'a "new" one']
     config = account.load()
-    assert str(config.settings.scheduler) == "new:1"
+    assert config.settings.scheduler == (Address("new", 1),)
     assert config.settings.insecure
     save_context(file, "lab", {"scheduler": "moved"}, make_current=False)
-    assert account.load(context="lab").settings.scheduler.host == "moved"
+    assert account.load(context="lab").settings.scheduler[0].host == "moved"
     assert account.load().context == 'a "new" one'
 
 
@@ -204,12 +204,14 @@ def test_inside_a_job_the_way_is_the_jobs_own_where_the_account_has_no_context(t
     account = Account(tmp_path, contexts="")
     for jobs in ((), ("41",), ("42",)):
         config = account.load(jobs=jobs, more=IN_JOB)
-        assert config.settings.scheduler == Address("head.lab", 50051)
+        assert config.settings.scheduler == (Address("head.lab", 50051),)
         assert config.settings.ca_file == Path("/etc/ca.pem")
         assert config.resolved.origins["scheduler"] == "GPUFLEET_SCHEDULER"
         token = config.token(account.environment | IN_JOB)
         assert token is not None and token.token == IN_JOB["GPUFLEET_JOB_TOKEN"]
-    assert account.load(GPUFLEET_SCHEDULER="head.lab:50051").settings.scheduler.host == "127.0.0.1", "no token, no job"
+    assert account.load(GPUFLEET_SCHEDULER="head.lab:50051").settings.scheduler[0].host == "127.0.0.1", (
+        "no token, no job"
+    )
 
 
 def test_an_account_with_a_context_is_itself_but_for_commands_about_the_job_alone(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_an_account_with_a_context_is_itself_but_for_commands_about_the_job_alon
     lab = "lab.example"
     for jobs, host in (((), lab), (("42",), lab), (("41", "42"), lab), (("41",), "head.lab")):
         config = account.load(jobs=jobs, more=IN_JOB)
-        assert config.settings.scheduler.host == host, jobs
+        assert config.settings.scheduler[0].host == host, jobs
         token = config.token(account.environment | IN_JOB)
         assert token is not None and (token.token == IN_JOB["GPUFLEET_JOB_TOKEN"]) == (host == "head.lab")
 
@@ -232,10 +234,10 @@ def test_what_is_chosen_by_hand_goes_before_the_jobs_own_way_and_never_gets_its_
 ) -> None:
     account = Account(tmp_path)
     config = account.load(context=context, jobs=("41",), more=IN_JOB | variables)
-    assert config.settings.scheduler == Address("home.example", 6000)
+    assert config.settings.scheduler == (Address("home.example", 6000),)
     assert config.token(account.environment | IN_JOB | variables) is None
     own = make_token()
     config = account.load(jobs=("41",), more=IN_JOB, GPUCTL_TOKEN=own)
-    assert config.settings.scheduler.host == "head.lab"
+    assert config.settings.scheduler[0].host == "head.lab"
     found = config.token(IN_JOB | {"GPUCTL_TOKEN": own})
     assert found is not None and found.token == own

@@ -69,6 +69,33 @@ async def test_messages_come_whole_in_order_and_as_what_they_were_sent() -> None
         stream.close()
 
 
+@pytest.mark.parametrize("length", [10, 3_000, 20_000])
+async def test_what_came_before_the_other_side_hung_up_is_read_though_a_write_fails(length: int) -> None:
+    said = [bytes([number]) * length for number in range(5)]
+
+    async def say_and_leave(stream: LocalStream) -> None:
+        await stream.read()
+        for data in said:
+            await stream.write(data)
+        await stream.write(b"over", STATUS)
+        stream.close()
+        has_left.set()
+
+    has_left = asyncio.Event()
+    async with listening(say_and_leave) as key:
+        stream = await connect_local(key, LONG)
+        await stream.write(b"begin")
+        await has_left.wait()
+        with pytest.raises(Lost):
+            while True:
+                await stream.write(b"typed on")
+                await asyncio.sleep(0)
+        assert [await stream.read() for _ in said] == [(MESSAGE, data) for data in said]
+        assert await stream.read() == (STATUS, b"over")
+        with pytest.raises(Lost):
+            await stream.read()
+
+
 async def test_a_message_in_pieces_is_one_message() -> None:
     stream = LocalStream(LONG)
     for byte in HEAD.pack(MESSAGE, 10_000) + b"a" * 10_000 + HEAD.pack(MESSAGE, 0):

@@ -17,18 +17,23 @@ REDIAL_S_MIN = 0.1
 REDIAL_S_MAX = 5.0
 """The pause between two dials doubles from the first to the second."""
 
+FOLLOWING_REDIAL_S_MAX = 1.0
+"""The same where a standby may take over: it is to be found within a second or so."""
+
 CUT_OFF_AFTER_S = 2.0
 """A lost stream that is back within this is not worth a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOuts:
-    """The four time-outs of a follower, in seconds."""
+    """The time-outs of a follower, in seconds."""
 
     connection_s: float = 30.0
     max_wait_s: float = 300.0
     unanswered_max: int = 30
     session_s: float = 7200.0
+    redial_s_max: float = REDIAL_S_MAX
+    """The longest pause between two dials."""
 
     def without_end(self) -> TimeOuts:
         """The same for a view that never gives up: it shows how old it is."""
@@ -106,7 +111,7 @@ class Follower:
             self.redial_s = REDIAL_S_MIN  # it worked for a while: not another of a row of short-lived streams
         self.opened_at = self.flowing_since = None
         self.redial_at = now + self.redial_s
-        self.redial_s = min(self.redial_s * 2, REDIAL_S_MAX)
+        self.redial_s = min(self.redial_s * 2, self.limits.redial_s_max)
         if self.lost_at is None:
             self.lost_at = now
         if self.question_at is None:

@@ -63,7 +63,7 @@ async def execute(client: AsyncClient, job_id: int, argv: Sequence[str], given: 
 
 
 async def _send(call: Any, start: job_pb2.ExecStart, given: bytes) -> None:
-    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # whoever reads the call hears why it ended
+    with contextlib.suppress(asyncio.InvalidStateError):  # whoever reads the call hears why it ended
         await call.write(Request(start=start))
         for offset in range(0, len(given), PIECE_BYTES_MAX):
             await call.write(Request(data=given[offset : offset + PIECE_BYTES_MAX]))
@@ -83,5 +83,4 @@ async def _written(call: Any) -> Executed:
             )
         if message.HasField("exit"):
             return Executed(code_of(message.exit), bytes(out), bytes(error), message.problem)
-    await call  # raises what it ended with
     raise GpufleetError(Reason.OUTCOME_UNKNOWN, "the connection ended, and the command with it")

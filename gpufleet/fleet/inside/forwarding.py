@@ -130,7 +130,6 @@ class Forwarding:
         with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: why, the reading says
             await call.write(Request(target=target))
         if await call.read() is grpc.aio.EOF:
-            await call  # raises what it ended with
             raise asyncio.InvalidStateError("the call ended before it had begun")
 
     def _tell(self, port: int, why: str) -> None:

@@ -1,0 +1,104 @@
+"""Opens the store of a start of the scheduler, and what it needs beside that where others may share it."""
+
+import importlib.metadata
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.net.addresses import Address
+
+from ..known_store import Memory
+from ..store.opening import open_store, parse_url
+from ..store.store import SqlStore
+from ..verifying import store_url
+from .beats import Beats
+from .database_clock import DatabaseClock
+from .judging import LeadingRole, Run
+from .keys import fingerprints_of
+
+if TYPE_CHECKING:
+    from .runs import Runs
+
+CLOCK_QUESTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a scheduler has beside a store that others may share."""
+
+    url: str
+    own: Run
+    runs: "Runs"
+    clock: DatabaseClock
+    beats: Beats
+
+    def hear_clock(self) -> None:
+        """Ask the database for its time before anything is counted by it. Errors: StoreUnavailable."""
+        for _ in range(CLOCK_QUESTIONS):
+            asked_us = self.clock.count_us()
+            clock_us = self.runs.clock_us()
+            self.clock.heard(asked_us, self.clock.count_us(), clock_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An opened store: this process leads. `shared` is None where nobody can share it."""
+
+    store: SqlStore
+    shared: Shared | None
+
+    def wall_us(self) -> Callable[[], int] | None:
+        """The wall that the scheduler's clock is nudged towards; None for that of this machine."""
+        return None if self.shared is None else self.shared.clock.now_us
+
+
+def can_be_shared(settings: SchedulerSettings) -> bool:
+    """Whether another scheduler may have the same store."""
+    return parse_url(store_url(settings)).get_backend_name() != "sqlite"
+
+
+def open_at_once(settings: SchedulerSettings, memory: Memory) -> Opened:
+    """Open the store now. Errors: those of open_store, StoreLocked among them where another scheduler leads."""
+    if not can_be_shared(settings):
+        return Opened(open_store(store_url(settings), memory.admit), None)
+    shared = shared_of(settings)
+    return Opened(open_shared(shared, memory), shared)
+
+
+def open_shared(shared: Shared, memory: Memory) -> SqlStore:
+    """The same of a store that can be shared: it beats from the moment that it has the lock."""
+
+    def begin() -> None:
+        shared.hear_clock()
+        shared.beats.begin()
+
+    try:
+        store = open_store(shared.url, memory.admit, identity=shared.own.identity, when_locked=begin)
+    except BaseException:
+        shared.beats.close()
+        raise
+    shared.beats.leads(store)
+    return store
+
+
+def shared_of(settings: SchedulerSettings) -> Shared:
+    """What this run of the program needs; nothing is asked of the store yet."""
+    from ..store.postgres import new_identity
+    from .runs import Runs
+
+    url = store_url(settings)
+    own = Run(
+        identity=new_identity(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        address=str(Address(settings.host, settings.port)),
+        data_folder=str(settings.data.absolute()),
+        version=importlib.metadata.version("gpufleet"),
+        role=LeadingRole.STANDING_BY,
+    )
+    clock = DatabaseClock()
+    runs = Runs(url, own.identity)
+    return Shared(url, own, runs, clock, Beats(runs, own, clock, lambda: fingerprints_of(settings)))

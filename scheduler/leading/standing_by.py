@@ -1,0 +1,215 @@
+"""A standby: looks at the leader, follows its records, and opens the store once it may lead.
+
+It listens for no calls meanwhile, so that whoever follows the schedulers goes on to the one that leads.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from gpufleet.config.live import Live
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.telemetry.logs import fields
+
+from ..clock import is_set_within
+from ..known_store import NOTED_EVERY_SECONDS, Memory
+from ..store.errors import StoreLocked, StoreUnavailable
+from .following import Follower
+from .judging import Judge, Look, Run, Verdict
+from .keys import NEEDED, check_keys, differences, fingerprints_of
+from .opening import Opened, Shared, open_shared, shared_of
+from .runs import RUNS_MAX
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+AWAY_SECONDS = 0.5
+"""Between two looks at a store that does not answer."""
+RELEASE_SECONDS_MAX = 5.0
+"""How long the lock of sessions that were ended is waited for before the leader is judged anew."""
+FRESH_US = 10_000_000
+"""A row whose beat is younger is that of a scheduler that runs."""
+KEYS_EVERY_SECONDS = 5.0
+
+
+class StandBy:
+    """One scheduler that stands by. `lead` comes to its end once it leads."""
+
+    def __init__(self, settings: SchedulerSettings, memory: Memory) -> None:
+        self._settings = settings
+        self._memory = memory
+        self._shared: Shared = shared_of(settings)
+        self.follower = Follower(self._shared.url, self._shared.own.identity)
+        self._judge = Judge(self._shared.own.identity, settings.silence_max.total_seconds())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="standby")
+        self._problem = ""
+        self._warnings: dict[str, str] = {}
+        self._noted_s = self._checked_s = 0.0
+        self._is_away = False
+        self.last = Look()
+        """What the store said last."""
+
+    async def lead(self, stopping: asyncio.Event) -> Opened | None:
+        """Stand by, and open the store when it is time; None where it was told to stop before.
+
+        Errors: KEYS_DIFFER, ALREADY_RUNNING, and what keeps this version from using the store.
+        """
+        has_begun = False
+        try:
+            while not stopping.is_set():
+                pause_s = LOOK_SECONDS
+                try:
+                    if not has_begun:
+                        await self._on_thread(self._check)
+                        has_begun = True
+                        log.info("standing by", extra=fields(leader=self._leader_in_words()))
+                    verdict = await self._on_thread(self._look)
+                    self._tell_away("")
+                    if verdict is not Verdict.WAIT:
+                        store = await self._on_thread(partial(self._take_over, verdict))
+                        if store is not None:
+                            return store
+                    elif await self._on_thread(self._follow):
+                        pause_s = 0
+                except StoreUnavailable as problem:
+                    self._judge.lose_sight()
+                    self._tell_away(str(problem))
+                    pause_s = AWAY_SECONDS
+                await is_set_within(stopping, pause_s)
+            await self._on_thread(self._leave)
+            return None
+        finally:
+            self._thread.shutdown()
+            self.follower.close()
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _own(self) -> Run:
+        problem = self._problem or "; ".join(self._warnings.values())
+        return replace(self._shared.own, sequence=max(self.follower.sequence, 0), problem=problem)
+
+    def _check(self) -> None:
+        """What must be right before anything is written to the store, and what is said of what need not be."""
+        self.last = look = self._shared.runs.look(None)
+        own = self._shared.own
+        fresh = [run for run in look.runs if look.clock_us - run.beat_us < FRESH_US]
+        for run in fresh:
+            if (run.host, run.data_folder) == (own.host, own.data_folder):
+                raise GpufleetError(
+                    Reason.ALREADY_RUNNING, f"the scheduler with pid {run.pid} has the data folder {run.data_folder}"
+                )
+        if len(fresh) >= RUNS_MAX:
+            raise GpufleetError(Reason.ALREADY_RUNNING, f"{len(fresh)} schedulers have this store, and no more may")
+        check_keys(self._settings, self._shared.runs.fingerprints())
+        if look.holder and (why := self._shared.runs.why_not_ending(look.holder)):
+            self._warn("rights", f"{why}: a leader that hangs is not replaced; GRANT pg_signal_backend TO this account")
+
+    def _warn(self, about: str, problem: str) -> None:
+        if self._warnings.get(about, "") != problem:
+            if problem:
+                log.warning(problem)
+                self._warnings[about] = problem
+            else:
+                self._warnings.pop(about, None)
+
+    def _look(self) -> Verdict:
+        self.last = look = self._shared.runs.look(self._own())
+        verdict = self._judge.judge(look, time.monotonic())
+        now_s = time.monotonic()
+        if now_s - self._checked_s > KEYS_EVERY_SECONDS:
+            self._checked_s = now_s
+            wrong = differences(fingerprints_of(self._settings), self._shared.runs.fingerprints())
+            why = f"the keys are not those of the leader: {', '.join(wrong.values())}" if wrong else ""
+            self._warn("keys", why)
+        return verdict
+
+    def _follow(self) -> bool:
+        """Follow by one step. Answers whether there is more to do at once."""
+        try:
+            has_more = self.follower.follow(self.last.sequence)
+            now_s = time.monotonic()
+            if self.follower.is_warm and now_s - self._noted_s > NOTED_EVERY_SECONDS:
+                self._noted_s = now_s
+                self._memory.note(self.follower.known())
+        except StoreUnavailable as problem:
+            # Its tables are of an older version, or the store is away, which the next look tells.
+            self._warn("following", str(problem))
+            return False
+        self._warn("following", "")
+        return has_more
+
+    def _take_over(self, verdict: Verdict) -> Opened | None:
+        """Open the store. None where another was faster, or the leader is back. Errors: as lead()."""
+        shared, began_s = self._shared, time.monotonic()
+        wrong = differences(fingerprints_of(self._settings), shared.runs.fingerprints())
+        if NEEDED in wrong:
+            check_keys(self._settings, shared.runs.fingerprints())
+        leader = self.last.leader()
+        if verdict is Verdict.END_AND_LEAD:
+            count = shared.runs.end_sessions(self.last.holder)
+            log.warning(
+                "the leader does not move: its sessions are ended",
+                extra=fields(
+                    leader=self._leader_in_words(), silent_seconds=round(self._judge.silent_s, 1), sessions=count
+                ),
+            )
+        while True:
+            try:
+                store = open_shared(shared, self._memory)
+                break
+            except StoreLocked:
+                if verdict is Verdict.LEAD or time.monotonic() - began_s > RELEASE_SECONDS_MAX:
+                    return None
+                time.sleep(0.02)
+        entities = self.follower.entities(store.newest_sequence())
+        store.take_followed(entities)
+        log.info(
+            "taking over",
+            extra=fields(
+                term=store.term,
+                after="" if leader is None else leader.identity,
+                warm=entities is not None,
+                seconds=round(time.monotonic() - began_s, 3),
+            ),
+        )
+        return Opened(store, shared)
+
+    def _leave(self) -> None:
+        try:
+            self._shared.runs.leave(self._shared.own.identity)
+        except StoreUnavailable as problem:
+            log.info("the row of this scheduler stays", extra=fields(why=str(problem)))
+        self._shared.runs.close()
+
+    def _leader_in_words(self) -> str:
+        leader = self.last.leader()
+        return (
+            "nobody" if leader is None else f"{leader.address} (term {leader.term}, pid {leader.pid} on {leader.host})"
+        )
+
+    def _tell_away(self, why: str) -> None:
+        if bool(why) != self._is_away:
+            self._is_away = bool(why)
+            log.warning("the store does not answer", extra=fields(why=why)) if why else log.info("the store answers")
+
+
+async def stand_by(settings: Live[SchedulerSettings], memory: Memory) -> Opened | None:
+    """Stand by until this process leads; None where a signal told it to stop before. Errors: as StandBy.lead()."""
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        return await StandBy(settings.now, memory).lead(stopping)
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
