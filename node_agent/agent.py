@@ -343,7 +343,8 @@ class NodeAgent:
             case ReadProgramLog():
                 self._program_log.carry_out(command)
             case ReadSetupOutput():
-                self._program_log.send(command.request, self._environments.written.of(command.key))
+                written, total_bytes = self._environments.written.of(command.key, command.offset)
+                self._program_log.send(command.request, written, total_bytes)
             case CheckFiles():
                 self._file_checks.carry_out(command)
             case SetLogLevel():

@@ -45,9 +45,9 @@ class ProgramLog:
             self._end(next(iter(self._requests)))
         self._begin(command.request, self._answer(command))
 
-    def send(self, request: int, text: bytes) -> None:
-        """Answer a request with this text."""
-        self._begin(request, self._say_all(request, text))
+    def send(self, request: int, text: bytes, total_bytes: int) -> None:
+        """Answer a request with this text, which is all of so many bytes, or the end of them."""
+        self._begin(request, self._say_all(request, text, total_bytes))
 
     def _begin(self, request: int, answering: Coroutine[Any, Any, None]) -> None:
         task = self._requests[request] = asyncio.get_running_loop().create_task(answering)
@@ -75,13 +75,13 @@ class ProgramLog:
                 if not data:
                     await asyncio.sleep(FOLLOW_POLL_S)
 
-    async def _say_all(self, request: int, text: bytes) -> None:
+    async def _say_all(self, request: int, text: bytes, total_bytes: int) -> None:
         for begin in range(0, len(text), LINE_BYTES_MAX):
             await self._say(request, text[begin : begin + LINE_BYTES_MAX], is_last=False)
-        await self._say(request, b"", is_last=True)
+        await self._say(request, b"", is_last=True, total_bytes=total_bytes)
 
-    async def _say(self, request: int, data: bytes, *, is_last: bool) -> None:
-        chunk = node_agent_pb2.ProgramLogChunk(request=request, data=data, is_last=is_last)
+    async def _say(self, request: int, data: bytes, *, is_last: bool, total_bytes: int = 0) -> None:
+        chunk = node_agent_pb2.ProgramLogChunk(request=request, data=data, is_last=is_last, total_bytes=total_bytes)
         while not self._send(chunk):  # noqa: ASYNC110 - room in a queue of another's making has no event
             await asyncio.sleep(RETRY_SECONDS)
 

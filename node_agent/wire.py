@@ -91,8 +91,9 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
         case "read_program_log":
             return _read_log(message.read_program_log)
         case "read_setup_output":
+            wanted_output = message.read_setup_output
             return commands.ReadSetupOutput(
-                message.read_setup_output.request, key_from_proto(message.read_setup_output.key)
+                wanted_output.request, key_from_proto(wanted_output.key), wanted_output.offset
             )
         case "check_files":
             asked = message.check_files

@@ -155,5 +155,6 @@ def _command(wanted: Sequence[OutputRequest], workers: Workers | None) -> str:
     first = wanted[0]
     if first.program:
         return f"gpuctl logs -f --program {first.program}{':' + first.node if first.node else ''}"
-    which = " --all-attempts" if first.all_attempts else f" --attempt {first.attempt}" if first.attempt else ""
+    which = " --setup" if first.of_setup else ""
+    which += " --all-attempts" if first.all_attempts else f" --attempt {first.attempt}" if first.attempt else ""
     return f"gpuctl logs -f{which} {' '.join(str(each.job_id) for each in wanted)}"

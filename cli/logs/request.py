@@ -162,7 +162,6 @@ def requests_of(
 def _check_setup(wanted: LogOptions) -> None:
     """Raises INVALID_ARGUMENT for what does not go with --setup."""
     others = {
-        "--follow": wanted.follow,
         "--since": wanted.since is not None,
         "--all-attempts": wanted.all_attempts,
         "--stdout": wanted.stdout,
@@ -173,7 +172,7 @@ def _check_setup(wanted: LogOptions) -> None:
     }
     for option, is_given in others.items():
         if is_given:
-            why = "it shows what made the environments of jobs so far"
+            why = "it shows what made the environments of jobs, which has no times and no streams"
             raise invalid("--setup", f"{why}, and {option} is given, too", next_step=f"Leave out {option}.")
 
 

@@ -95,13 +95,17 @@ class AsyncJob(JobView):
         rank: int | None = None,
         stream: Literal["stdout", "stderr"] | None = None,
         attempt: int = 0,
+        setup: bool = False,
     ) -> AsyncGenerator[str, None]:
         """What it writes, line by line with their ends, both streams as they come; of several ranks each as `[1] …`.
 
-        With `follow` to its end, through lost connections; else what there is. `tail` is the newest so many lines.
+        With `follow` to its end, through lost connections; else what there is. `tail` is the newest so many lines. With
+        `setup` it is what makes the job's environment, of rank 0 where none is named; following ends as it runs.
         """
         if stream is not None and stream not in STREAMS:
             raise invalid("stream", f"{stream!r:.40} is not stdout or stderr", next_step="Leave it out for both.")
+        if setup and stream is not None:
+            raise invalid("stream", "what makes an environment has one stream alone", next_step="Leave it out.")
         wanted = OutputRequest(
             job_id=self.id,
             follow=follow,
@@ -109,6 +113,7 @@ class AsyncJob(JobView):
             rank=rank,
             attempt=attempt,
             stream=STREAMS[stream] if stream else job_pb2.STREAM_UNSPECIFIED,
+            of_setup=setup,
         )
         lines = Lines(LINES_READ_AHEAD)
         feed = PacedFeed(OutputFeed(self._client, wanted, lines, on_job=self._see), lines)

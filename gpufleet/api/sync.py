@@ -203,13 +203,15 @@ class Job(JobView):
         rank: int | None = None,
         stream: Literal["stdout", "stderr"] | None = None,
         attempt: int = 0,
+        setup: bool = False,
     ) -> Generator[str, None, None]:
         """What it writes, line by line with their ends, both streams as they come; of several ranks each as `[1] …`.
 
-        With `follow` to its end, through lost connections; else what there is. `tail` is the newest so many lines.
+        With `follow` to its end, through lost connections; else what there is. `tail` is the newest so many lines. With
+        `setup` it is what makes the job's environment, of rank 0 where none is named; following ends as it runs.
         """
         own = self._own
-        lines = own.logs(follow=follow, tail=tail, rank=rank, stream=stream, attempt=attempt)
+        lines = own.logs(follow=follow, tail=tail, rank=rank, stream=stream, attempt=attempt, setup=setup)
         try:
             yield from loop_thread().iterate(lines)
         finally:

@@ -157,10 +157,11 @@ class ReadProgramLog:
 
 @dataclass(frozen=True, slots=True)
 class ReadSetupOutput:
-    """Send under the id `request` what the making of a rank's environment wrote so far."""
+    """Send under the id `request` what the making of a rank's environment wrote so far, from a byte on."""
 
     request: int
     key: RankKey
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,12 +32,13 @@ class Written:
             for old in sorted(self.folder.iterdir(), key=_age)[:-RANKS_MAX]:
                 old.unlink(missing_ok=True)
 
-    def of(self, key: RankKey) -> bytes:
-        """What was written so far for a rank; nothing where nothing is known."""
+    def of(self, key: RankKey, offset: int = 0) -> tuple[bytes, int]:
+        """What was written so far for a rank from a byte on, and how much it is in all; nothing where none is known."""
         try:
-            return (self.folder / key.name).read_bytes()
+            written = (self.folder / key.name).read_bytes()
         except OSError:
-            return b""
+            return b"", 0
+        return written[max(0, offset) :], len(written)
 
 
 def _age(file: Path) -> tuple[int, str]:

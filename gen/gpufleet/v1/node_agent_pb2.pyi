@@ -967,22 +967,26 @@ class ProgramLogChunk(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     IS_LAST_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     request: _builtins.int
     """The id of the request."""
     data: _builtins.bytes
     """Whole lines of the log, as written; of a setup any bytes."""
     is_last: _builtins.bool
     """Whether no more will come."""
+    total_bytes: _builtins.int
+    """Of a setup: how many bytes were written so far, from its beginning; fewer than before where it was begun anew."""
     def __init__(
         self,
         *,
         request: _builtins.int = ...,
         data: _builtins.bytes = ...,
         is_last: _builtins.bool = ...,
+        total_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_last", b"is_last", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_last", b"is_last", "request", b"request", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1659,8 +1663,11 @@ class ReadSetupOutput(_message.Message):
 
     REQUEST_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     request: _builtins.int
     """Id of the request, repeated in the answer."""
+    offset: _builtins.int
+    """Where to begin, in bytes. Default: 0."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -1670,10 +1677,11 @@ class ReadSetupOutput(_message.Message):
         *,
         request: _builtins.int = ...,
         key: Global___AttemptKey | None = ...,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "offset", b"offset", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,7 +56,7 @@ class OutputRequest:
 
     `label` is what an item of an array is called before its lines, such as 41.3. `attempt` 0 is the newest one, and who
     follows, or wants `all_attempts`, gets those before it as well. `of_setup`: what made
-    its environment, and not what it wrote itself.
+    its environment, and not what it wrote itself; who follows gets it until the job runs.
     """
 
     job_id: int = 0

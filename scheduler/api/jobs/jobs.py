@@ -20,7 +20,7 @@ from ..output.attaching import Attachment, check_input, first_request, person_of
 from ..output.channels import Channels, Keyboards
 from ..output.following import JobFollower
 from ..output.program_logs import ProgramLogs
-from ..output.setup_output import stream_setup
+from ..output.setup_output import SetupReader
 from ..output.stored_ends import tell_stored_ends
 from ..paging import PageTokens, page_size
 from ..roles import caller
@@ -157,7 +157,8 @@ class JobCalls(SubmitCalls, ChangeCalls):
                 self.check_has_output(job)
                 responses: AsyncIterator[scheduler_pb2.StreamOutputResponse]
                 if request.of_setup:
-                    responses = stream_setup(request, job, self.logs, self.job_as_shown)
+                    setup = SetupReader(request, self.logs, self.changes, self.find, self.job_as_shown)
+                    responses = setup.stream(job)
                 else:
                     responses = self._follower(request).stream()
             case "program":

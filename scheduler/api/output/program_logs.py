@@ -84,24 +84,28 @@ class ProgramLogs:
             ask.since_time.CopyFrom(request.since_time)
         asked = node_agent_pb2.HeartbeatResponse(read_program_log=ask)
         async with aclosing(_answered(connection, number, asked, is_endless=request.follow)) as pieces:
-            async for data in pieces:
-                yield data
+            async for piece in pieces:
+                yield piece.data
 
-    async def of_setup(self, node: NodeName, key: RankKey) -> bytes:
-        """What its node has of the making of a rank's environment. Errors: NODE_UNREACHABLE."""
+    async def of_setup(self, node: NodeName, key: RankKey, offset: int = 0) -> tuple[bytes, int]:
+        """What its node has of the making of a rank's environment, from a byte on, and how much it has in all.
+
+        Errors: NODE_UNREACHABLE.
+        """
         connection = self._links.of(node)
         if connection is None:
             raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {node} is not connected")
         number = self._links.next_request()
-        ask = node_agent_pb2.ReadSetupOutput(request=number, key=key_to_proto(key))
+        ask = node_agent_pb2.ReadSetupOutput(request=number, key=key_to_proto(key), offset=offset)
         asked = node_agent_pb2.HeartbeatResponse(read_setup_output=ask)
         async with aclosing(_answered(connection, number, asked, is_endless=False)) as pieces:
-            return b"".join([data async for data in pieces])
+            found = [piece async for piece in pieces]
+        return b"".join(piece.data for piece in found), sum(piece.total_bytes for piece in found)
 
 
 async def _answered(
     connection: AgentStream, number: int, asked: node_agent_pb2.HeartbeatResponse, *, is_endless: bool
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncGenerator[node_agent_pb2.ProgramLogChunk, None]:
     chunks: asyncio.Queue[node_agent_pb2.ProgramLogChunk] = asyncio.Queue(CHUNKS_WAITING)
     connection.logs[number] = chunks
     connection.put(asked)
@@ -114,8 +118,8 @@ async def _answered(
                 raise GpufleetError(
                     Reason.NODE_UNREACHABLE, f"the agent of node {connection.node} did not answer"
                 ) from None
-            if chunk.data:
-                yield chunk.data
+            if chunk.data or chunk.total_bytes:
+                yield chunk
             if chunk.is_last:
                 return
     finally:

@@ -178,12 +178,15 @@ def test_an_unknown_job_is_not_found(fake: FakeScheduler, gpuctl: Gpuctl) -> Non
     assert gpuctl("logs", "-f", "98", "99").code == 3
 
 
-def test_what_made_an_environment_is_asked_for_and_not_followed(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+def test_what_makes_an_environment_is_asked_for_and_followed(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
     fake.jobs, fake.output = {1: ended(1)}, {1: [Piece(b"Successfully installed\n")]}
     assert gpuctl("logs", "--setup", "--tail", "5", "1").out == b"Successfully installed\n"
     (asked,) = fake.asked("StreamOutput")
     assert (asked.of_setup, asked.tail_lines) == (True, 5)
-    for option in (("-f",), ("--since", "1h"), ("--stderr",), ("--all-attempts",), ("--program", "scheduler")):
+    assert gpuctl("logs", "--setup", "-f", "1").out == b"Successfully installed\n"
+    asked = fake.asked("StreamOutput")[-1]
+    assert (asked.of_setup, asked.follow) == (True, True)
+    for option in (("--since", "1h"), ("--stderr",), ("--all-attempts",), ("--program", "scheduler")):
         refused = gpuctl("logs", "--setup", *option)
         assert refused.code == 2 and "Leave out --" in refused.err, refused.err
 

@@ -18,7 +18,7 @@ from tests.e2e.client import Client
 from tests.e2e.environments import PROGRAM, project, wheel
 from tests.e2e.fleet import Fleet
 from tests.e2e.jobs.test_folders import gpuctl
-from tests.e2e.processes import until
+from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.node_agent.namespaces import needs_namespaces
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -106,6 +106,34 @@ async def test_a_job_is_shown_setting_up_and_cancelled_at_once(shared_fleet: Fle
         job = await client.wait(job_id)
         assert (job.state, job.setting_up) == (job_pb2.JOB_STATE_CANCELLED, "")
         assert time.monotonic() - began < 10
+
+
+async def test_what_makes_an_environment_is_followed_until_the_job_runs(shared_fleet: Fleet, tmp_path: Path) -> None:
+    folder, gate = project(tmp_path / "project", "never"), tmp_path / "gate"
+    line = f"echo one; until [ -e {gate} ]; do sleep 0.1; done; echo two"
+    asked = await gpuctl(shared_fleet, folder, "submit", "-o", "name", *answers(folder, line))
+    following = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "gpufleet.cli", "logs", "--setup", "-f", asked.stdout.strip()),
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "GPUCTL_SCHEDULER": shared_fleet.scheduler.address,
+            "GPUCTL_TOKEN": shared_fleet.scheduler.token("admin"),
+        },
+        cwd=folder,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert following.stdout is not None
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert await following.stdout.readline() == b"one\n", "while it is made"
+        gate.touch()
+        rest, said = await following.communicate()
+    assert (following.returncode, rest) == (0, b"two\n"), said
+    failed = await gpuctl(shared_fleet, folder, "submit", "-o", "name", *answers(folder, "echo three; exit 4"))
+    followed = await gpuctl(shared_fleet, folder, "logs", "--setup", "-f", failed.stdout.strip())
+    assert followed.stdout == "three\n" and "SETUP_FAILED" in followed.stderr, followed.stderr
 
 
 @pytest.mark.parametrize("users", ["shared", pytest.param("range", marks=needs_namespaces)])

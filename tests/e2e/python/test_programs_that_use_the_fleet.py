@@ -48,6 +48,16 @@ def test_a_folder_goes_along_its_output_is_read_and_what_it_left_is_brought_here
     assert job.id in [each.id for each in fleet_here.jobs(name="trains", with_ended=True)]
 
 
+def test_what_makes_an_environment_is_read_line_by_line(fleet_here: gpufleet.Fleet, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    job = fleet_here.submit("true", upload=tmp_path / "code", setup="echo one; sleep 0.7; echo two", download="out/**")
+    assert list(job.logs(setup=True, follow=True)) == ["one\n", "two\n"]
+    assert job.wait() == 0
+    assert list(job.logs(setup=True, tail=1)) == ["two\n"]
+    with pytest.raises(gpufleet.GpufleetError, match="one stream alone"):
+        list(job.logs(setup=True, stream="stderr"))
+
+
 def test_a_job_is_signalled_held_cancelled_and_its_failure_is_an_exception_where_that_is_wanted(
     fleet_here: gpufleet.Fleet,
 ) -> None:

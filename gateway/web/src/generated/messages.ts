@@ -2624,8 +2624,9 @@ export interface StreamOutputRequest {
   readonly all_attempts: boolean;
   /**
    * Whether the output of what made the job's environment is meant, as its node has it: of one attempt and one rank, 0
-   * by default, and what was written so far. A node keeps 1 MiB for each of the newest 256 ranks that had one. Default:
-   * false. Refused with a stream, follow, since_time or all_attempts.
+   * by default, and what was written so far; with follow until that rank runs or the job has ended, of the newest
+   * attempt each time where none is named. A node keeps 1 MiB for each of the newest 256 ranks that had one. Default:
+   * false. Refused with a stream, since_time or all_attempts.
    */
   readonly of_setup: boolean;
 }
