@@ -32,12 +32,12 @@ def shell(
     from gpufleet.fleet.submitting.uploading import upload_what_goes_along
 
     from ..screen import NOTICES
-    from .estimating import estimated
+    from .estimating import filled
     from .shell_job import shell_request
     from .staying import stay
 
     settings = options.settings()
-    job, folder = described(settings, estimated(settings, job))
+    job, folder = described(settings, filled(settings, job))
     request = shell_request(job, command or [])
     upload_what_goes_along(settings, job.file or (), folder, request.specs[0], NOTICES)
     raise Exit(stay(settings, request))

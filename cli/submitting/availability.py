@@ -25,7 +25,7 @@ from gpufleet.text.units import parse_duration
 from ..errors import FAILED
 from ..printing import print_message
 from ..quitting import Left, until_told_to_leave
-from .estimating import estimated
+from .estimating import filled
 
 WAIT_MAX = timedelta(days=1)
 EVERY = timedelta(seconds=30)
@@ -43,7 +43,7 @@ def check_capacity(settings: Settings, options: JobOptions, wait: str | None, ev
     if every is not None and wait is None:
         raise invalid("--every", "it repeats what is missing while somebody waits", next_step="Add --wait.")
     every_s = (EVERY if every is None else _span("--every", every, EVERY_MIN, WAIT_MAX)).total_seconds()
-    spec = spec_of(estimated(settings, replace(options, upload=None)), COMMAND, os.environ, working_folder())
+    spec = spec_of(filled(settings, replace(options, upload=None)), COMMAND, os.environ, working_folder())
     spec.ClearField("env")
     shows_progress = bool(wait_s) and (every is not None or sys.stderr.isatty())
     checking = _Checking(settings, capacity_pb2.CheckCapacityRequest(spec=spec), wait_s)

@@ -62,12 +62,12 @@ def notebook(
     from gpufleet.fleet.submitting.uploading import upload_what_goes_along
 
     from ..screen import NOTICES
-    from .estimating import estimated
+    from .estimating import filled
     from .staying import stay
     from .submission import refuse_many
 
     settings = options.settings()
-    job, folder = described(settings, estimated(settings, job))
+    job, folder = described(settings, filled(settings, job))
     pair, token = _pair(port), secrets.token_urlsafe(24)
     request = request_of(job, _command(pair.port, arguments or ()), request_id=None, dry_run=False)
     refuse_many(request)

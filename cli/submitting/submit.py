@@ -119,9 +119,9 @@ def run(
 def _estimated(settings: Settings, job: JobOptions) -> JobOptions:
     if job.config is None:
         return job
-    from .estimating import estimated
+    from .estimating import filled
 
-    return estimated(settings, job)
+    return filled(settings, job)
 
 
 def _upload(

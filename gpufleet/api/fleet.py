@@ -14,6 +14,7 @@ from gpufleet.fleet.client import connected
 from gpufleet.fleet.named_jobs import only_id, read_selection
 from gpufleet.fleet.notices import Notices
 from gpufleet.fleet.settings import Settings
+from gpufleet.fleet.submitting.estimating import estimated
 from gpufleet.fleet.submitting.input_folder import described
 from gpufleet.fleet.submitting.requests import in_options, outcome_unknown, request_of
 from gpufleet.fleet.submitting.uploading import upload_what_goes_along
@@ -109,7 +110,7 @@ class AsyncFleet:
     ) -> scheduler_pb2.SubmitRequest:
         """The request, once all that goes along is uploaded."""
         try:
-            options, folder = described(self.settings, job_options(given))
+            options, folder = described(self.settings, estimated(self.settings, job_options(given), log.info))
             request = request_of(options, command, request_id=request_id or uuid.uuid4().hex, dry_run=is_dry_run)
             if not is_dry_run and (options.file or folder is not None):
                 root = self.settings.config.settings.shared_root

@@ -35,6 +35,9 @@ Pairs = Mapping[str, str] | Words
 """A mapping, or texts NAME=VALUE."""
 Place = str | Path
 
+CONFIG = "config"
+"""The one option that sets no field by itself."""
+
 
 class SubmitOptions(TypedDict, total=False):
     """Options of a job, as `gpuctl submit --help` tells them: `time_limit` is `--time-limit`. None is not said."""
@@ -45,6 +48,7 @@ class SubmitOptions(TypedDict, total=False):
     cpu_command: Words | None
     gpu_share: float | str | None
     min_memory: Size | None
+    config: Place | None
     gpu_model: Words | None
     nodes: int | None
     gpus_per_node: int | None
@@ -100,12 +104,24 @@ class SubmitOptions(TypedDict, total=False):
 def job_options(given: Mapping[str, Any]) -> JobOptions:
     """The options as they would be typed. Raises INVALID_ARGUMENT with the option's word and what to write."""
     table = {each.name: each for each in option_table()}
-    for name in given.keys() - table.keys():
-        why = f"there is no such option of a job{did_you_mean(name, table)}"
+    for name in given.keys() - table.keys() - {CONFIG}:
+        why = f"there is no such option of a job{did_you_mean(name, [*table, CONFIG])}"
         raise invalid(name, why, next_step="See them with: gpuctl submit --help; --time-limit is time_limit here.")
     hints = get_type_hints(JobOptions)
-    typed = {name: _typed(table[name], hints[name], value) for name, value in given.items() if value is not None}
-    return JobOptions(**typed)
+    typed = {
+        name: _typed(table[name], hints[name], value)
+        for name, value in given.items()
+        if value is not None and name != CONFIG
+    }
+    return JobOptions(**typed, config=_config(given.get(CONFIG)))
+
+
+def _config(value: object) -> str | None:
+    """The file of a model's configuration, which sets no field: others are filled by it."""
+    if value is None or isinstance(value, (str, Path)):
+        return None if value is None else str(value)
+    how = "See what it means: gpuctl submit --help, --config"
+    raise invalid(CONFIG, f"{value!r:.80} is not a file", next_step=how)
 
 
 def _typed(option: JobOption, hint: Any, value: Any) -> Any:
@@ -178,7 +194,7 @@ _FLAG = re.compile(r"--[a-z][a-z-]*")
 
 def in_words(problem: GpufleetError) -> GpufleetError:
     """The refusal with each option as it is called here: `--time-limit` is `time_limit`."""
-    words = {each.flag: each.name for each in option_table()}
+    words = {each.flag: each.name for each in option_table()} | {f"--{CONFIG}": CONFIG}
 
     def said(text: str) -> str:
         return text if "gpuctl " in text else _FLAG.sub(lambda found: words.get(found[0], found[0]), text)

@@ -17,7 +17,7 @@ from tests.fields.asked import typed
 
 
 def test_every_option_that_sets_a_field_of_a_job_is_there_by_its_word_and_no_other() -> None:
-    assert set(typing.get_type_hints(SubmitOptions)) == {each.name for each in option_table()}
+    assert set(typing.get_type_hints(SubmitOptions)) == {each.name for each in option_table()} | {"config"}
 
 
 @pytest.mark.parametrize("name", [each.name for each in option_table()])
@@ -55,6 +55,7 @@ def test_each_option_comes_to_what_gpuctl_would_be_given(name: str) -> None:
             datetime(2030, 1, 31, 18, 30, tzinfo=UTC).astimezone().isoformat(),
         ),
         ("requeue", False, False),
+        ("config", Path("model.json"), "model.json"),
     ],
 )
 def test_values_of_python_are_taken_as_they_are_meant(name: str, value: Any, as_typed: Any) -> None:
@@ -70,6 +71,7 @@ def test_none_is_as_if_it_were_not_said(name: str) -> None:
     ("given", "says"),
     [
         ({"gpu": 1}, 'gpu: there is no such option of a job; did you mean "gpus"?'),
+        ({"config": {"parameters": {}}}, "config: {'parameters': {}} is not a file"),
         ({"gpus": "2"}, "gpus: '2' is not a whole number"),
         ({"gpus": True}, "gpus: True is not a whole number"),
         ({"hold": 1}, "hold: 1 is not True or False"),

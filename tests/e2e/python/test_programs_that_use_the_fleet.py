@@ -48,6 +48,22 @@ def test_a_folder_goes_along_its_output_is_read_and_what_it_left_is_brought_here
     assert job.id in [each.id for each in fleet_here.jobs(name="trains", with_ended=True)]
 
 
+def test_a_models_configuration_says_what_a_job_needs(fleet_here: gpufleet.Fleet, tmp_path: Path) -> None:
+    config = tmp_path / "model.json"
+    config.write_text('{"model": {"id_or_path": "tiny-1b"}, "parameters": {"tp": [1]}}')
+    job = fleet_here.submit("true", config=config, dry_run=True)
+    (devices,) = job.record.spec.devices
+    assert (devices.count, devices.min_memory_bytes > 0) == (1, True)
+    (devices,) = fleet_here.submit("true", config=config, gpus=2, min_memory="1GB", dry_run=True).record.spec.devices
+    assert (devices.count, devices.min_memory_bytes) == (2, 1_000_000_000), "what is said counts"
+    config.write_text("[")
+    with pytest.raises(gpufleet.GpufleetError, match=f"config: {config}") as refused:
+        fleet_here.submit("true", config=config)
+    assert refused.value.next_step
+    with pytest.raises(gpufleet.GpufleetError, match="cannot be read"):
+        fleet_here.submit("true", config="no-such.json")
+
+
 def test_what_makes_an_environment_is_read_line_by_line(fleet_here: gpufleet.Fleet, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     job = fleet_here.submit("true", upload=tmp_path / "code", setup="echo one; sleep 0.7; echo two", download="out/**")
