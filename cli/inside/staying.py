@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import connected_async
 from gpufleet.fleet.following.job_updates import Ends
 from gpufleet.fleet.following.shell import follow
-from gpufleet.fleet.inside.forwarding import Forwarding, leads_to
+from gpufleet.fleet.inside.forwarding import Forwarding, check_may_forward, leads_to
 from gpufleet.fleet.inside.ports import Listening, Pair, listening
-from gpufleet.fleet.outcome import end_in_words, has_ended
+from gpufleet.fleet.outcome import end_in_words
 from gpufleet.fleet.settings import Settings
 
 from ..errors import INTERRUPTED
@@ -27,10 +26,7 @@ async def forward_ports(settings: Settings, job_id: int, pairs: Sequence[Pair], 
     ended: list[job_pb2.Job] = []
     async with connected_async(settings) as client:
         job = (await client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id))).job
-        if has_ended(job):
-            raise GpufleetError(
-                Reason.JOB_FINISHED, f"job {job_id} has ended", next_step=f"See how it did with: gpuctl job {job_id}"
-            )
+        await check_may_forward(client, job)
         ends = Ends(client, [job_id], ended.append)
         forwarding = Forwarding(client, job_id, rank, say)
 

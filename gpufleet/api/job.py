@@ -21,7 +21,7 @@ from gpufleet.fleet.following.job_updates import Ends
 from gpufleet.fleet.following.output import OutputFeed, OutputRequest
 from gpufleet.fleet.following.shell import FollowingEnd, follow
 from gpufleet.fleet.inside.executing import Executed, execute
-from gpufleet.fleet.inside.forwarding import Forwarding
+from gpufleet.fleet.inside.forwarding import Forwarding, check_may_forward
 from gpufleet.fleet.inside.ports import listening, read_ports
 from gpufleet.fleet.outcome import has_ended
 from gpufleet.fleet.results import bring
@@ -208,14 +208,13 @@ class AsyncJob(JobView):
         """A port of this machine that leads to one of the running job, as long as the block lasts; its number.
 
         As `gpuctl forward`: at 127.0.0.1, by default at any that is free; `local` names it. While the job does not
-        listen, connections are reset. Raises PORT_TAKEN, JOB_FINISHED.
+        listen, connections are reset. Raises PORT_TAKEN, JOB_FINISHED, NOT_YOUR_JOB.
 
             async with job.forward(8888) as port:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
         """
         (pair,) = read_ports([f"{port}:{local}"])
-        if (await self.refresh()).has_ended:
-            raise GpufleetError(Reason.JOB_FINISHED, f"job {self.id} has ended")
+        await check_may_forward(self._client, (await self.refresh()).record)
         with listening([pair]) as ports:
             async with Forwarding(self._client, self.id, rank, log.warning).serve(ports):
                 yield ports[0].local

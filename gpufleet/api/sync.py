@@ -268,7 +268,7 @@ class Job(JobView):
         """A port of this machine that leads to one of the running job, as long as the block lasts; its number.
 
         As `gpuctl forward`: at 127.0.0.1, by default at any that is free; `local` names it. While the job does not
-        listen, connections are reset. Raises PORT_TAKEN, JOB_FINISHED.
+        listen, connections are reset. Raises PORT_TAKEN, JOB_FINISHED, NOT_YOUR_JOB.
 
             with job.forward(8888) as port:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/")

@@ -14,10 +14,12 @@ from typing import Any
 
 import grpc.aio
 
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import AsyncClient, is_told_to_end, may_pass, understood
 from gpufleet.net.carrying import READ_AHEAD_BYTES, Connection, Cut, Piece
-from gpufleet.v1 import scheduler_pb2
+from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from ..outcome import has_ended
 from .ports import HERE, Listening
 
 OPEN_SECONDS_MAX = 10.0
@@ -29,6 +31,9 @@ PROBE_SECONDS = 1.0
 
 CONNECTIONS_MAX = 256
 """Connections to one command's ports at once; one beyond them is reset."""
+
+ADMIN = "admin"
+"""The role of who may reach into everybody's jobs."""
 
 Request = scheduler_pb2.ForwardPortRequest
 
@@ -65,8 +70,10 @@ class Forwarding:
             call = self._client.scheduler.ForwardPort()
             try:
                 await self._open(call, port)
-            except grpc.RpcError as problem:
-                error = self._client.translated(problem)
+            except (grpc.RpcError, asyncio.InvalidStateError) as problem:
+                error = understood(problem, self._client.translated)
+                if not isinstance(error, GpufleetError):
+                    raise error from None
                 if not (may_pass(error) or error.reason.name in ("PORT_NOT_OPEN", "JOB_NOT_RUNNING")):
                     raise error from None
             else:
@@ -136,6 +143,22 @@ class Forwarding:
         if self._told.get(port) != why:
             self._told[port] = why
             self._say(f"port {port}: {why}")
+
+
+async def check_may_forward(client: AsyncClient, job: job_pb2.Job) -> None:
+    """Refuse at once what each connection would be refused for. Errors: JOB_FINISHED, NOT_YOUR_JOB."""
+    if has_ended(job):
+        raise GpufleetError(
+            Reason.JOB_FINISHED, f"job {job.id} has ended", next_step=f"See how it did with: gpuctl job {job.id}"
+        )
+    caller = await client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
+    if job.user != caller.user and caller.role != ADMIN:
+        whose = f" belongs to {job.user}" if job.user else " is somebody else's"
+        raise GpufleetError(
+            Reason.NOT_YOUR_JOB,
+            f"job {job.id}{whose}, and {caller.user} may not reach its ports",
+            next_step="Its owner and admins may. Ask one of them, or forward a port of a job of your own.",
+        )
 
 
 def leads_to(each: Listening, job_id: int) -> str:

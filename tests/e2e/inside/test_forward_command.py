@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from gpufleet.v1 import job_pb2
+import pytest
+from gpufleet.v1 import job_pb2, scheduler_pb2
 
+import gpufleet
+from gpufleet.errors import Reason
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
 from tests.e2e.inside.caller import until_listens
@@ -152,3 +155,27 @@ async def test_open_has_a_browser_on_the_first_port_once_the_job_answers_there(
 
 async def _is_echoed(port: int) -> bool:
     return await _echoed(port) == b"hello\nbye"
+
+
+async def test_a_job_of_somebody_else_is_refused_when_it_is_typed(
+    shared_fleet: Fleet, person: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await person.submit("sleep", "1000")
+    request = scheduler_pb2.CreateTokenRequest(user="mallory", role=scheduler_pb2.ROLE_USER)
+    token = (await person.stub.CreateToken(request)).secret
+    async with typed(shared_fleet, "forward", str(job_id), "8888:0", environment={"GPUCTL_TOKEN": token}) as forward:
+        assert await forward.code() == 4
+        assert f"job {job_id} belongs to root, and mallory may not reach its ports" in forward.said
+        assert "Its owner and admins may." in forward.said and "leads to" not in forward.said
+    monkeypatch.setenv("GPUCTL_SCHEDULER", shared_fleet.scheduler.address)
+    monkeypatch.setenv("GPUCTL_TOKEN", token)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with gpufleet.connect_async() as fleet:
+        job = await fleet.job(job_id)
+        with pytest.raises(gpufleet.GpufleetError, match="mallory may not reach its ports") as refused:
+            async with job.forward(8888):
+                pass
+    assert refused.value.reason is Reason.NOT_YOUR_JOB
+    story = await person.story(job_id)
+    assert not any("mallory" in line for line in story), "nothing of the job was reached"
+    await person.cancel(job_id)
