@@ -31,6 +31,7 @@ from ..core.commands import LaunchAttempt
 from ..core.launch import Container, Launch, Refusal, RefusalReason
 from ..isolation.device_nodes import nodes_of
 from ..keeper.containers.ending import first_process
+from ..keeper.containers.engine_words import OF_GPUS
 from ..keeper.containers.state import read_state
 from ..keeper.jail import give_all
 from .engine import BY_NODES, ContainerTrouble, Engine, EngineFacts, refusing, said_by
@@ -362,7 +363,6 @@ def _remove_one(client: Any, container: str) -> None:
 
 def _why_not_made(error: Exception) -> ContainerTrouble | None:
     said = said_by(error)
-    small = said.lower()
-    if "nvidia" in small or "cdi" in small or "device driver" in small:
+    if OF_GPUS.search(said):
         return ContainerTrouble(RefusalReason.NO_GPU_CONTAINERS, f"the container engine gives it no GPUs: {said}")
     return ContainerTrouble(RefusalReason.CONTAINER_FAILED, f"the container engine did not make it: {said}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,8 +35,10 @@ RECORD = "private-images.json"
 PRIVATE_MAX = 10_000
 """Images of which is known who may have them; beyond it none is taken for public that once was private."""
 
-DENIED = ("denied", "unauthorized", "authentication required", "no basic auth", "403", "401")
-MISSING = ("not found", "manifest unknown", "name unknown", "does not exist", "not known", "no such image", "404")
+DENIED = re.compile(r"denied|unauthorized|authentication required|no basic auth|\b40[13]\b", re.IGNORECASE)
+MISSING = re.compile(
+    r"not found|(?:manifest|name) unknown|does not exist|not known|no such image|\b404\b", re.IGNORECASE
+)
 
 
 Tell = Callable[[str, bool, str], None]
@@ -169,11 +172,14 @@ def _parted(image: str) -> tuple[str, str]:
 
 
 def _trouble(image: str, said: str) -> ContainerTrouble:
-    small = said.lower()
-    if any(word in small for word in DENIED):
+    # What somebody called it is no word of the registry's: a tag may be 401.
+    repository, tag = _parted(image)
+    names = "|".join(map(re.escape, (image, repository, tag)))
+    words = re.sub(rf"(?<![\w.])(?:{names})(?![\w.])", "", said)
+    if DENIED.search(words):
         why = f"the registry does not give image {image}: {said}; give --image-secret NAME, see: gpuctl secret set NAME"
         return ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why)
-    if any(word in small for word in MISSING):
+    if MISSING.search(words):
         return ContainerTrouble(RefusalReason.IMAGE_NOT_FOUND, f"there is no image {image}: {said}")
     why = f"image {image} cannot be pulled: {said}"
     return ContainerTrouble(RefusalReason.IMAGE_PULL_FAILED, why, may_pass=True)

@@ -82,6 +82,13 @@ for number, word in enumerate(words):
 os.execv({runtime!r}, [{runtime!r}, *words])
 """
 
+REGISTRIES = """unqualified-search-registries = []
+[[registry]]
+location = "127.0.0.1"
+insecure = true
+"""
+"""A registry of a test has no certificate."""
+
 BEGIN = 'if mountpoint -q /sys/fs/cgroup/unified; then umount -l /sys/fs/cgroup/unified; fi; exec "$@"'
 
 
@@ -202,7 +209,7 @@ def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple
     wrapper = folder / "runtime"
     wrapper.write_text(RUNTIME.format(python=sys.executable, runtime=runtime))
     wrapper.chmod(0o755)
-    (folder / "registries.conf").write_text("unqualified-search-registries = []\n")
+    (folder / "registries.conf").write_text(REGISTRIES)
     options = (
         *("--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"),
         *("--cgroup-manager", "cgroupfs", "--runtime", str(wrapper), "--events-backend", "file"),

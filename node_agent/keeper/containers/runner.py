@@ -21,6 +21,7 @@ from typing import Any
 
 from ..processes import environment_of, look_at
 from .asking import Answer, ask, upgraded
+from .engine_words import OF_A_DRIVER, OF_A_PROGRAM, OF_CONTROL_GROUPS, OF_GPUS, OF_WHAT_IS_NO_PROGRAM
 from .memory import kills, open_kills
 from .state import ContainerState, write_state
 from .streams import DETACH_KEYS_IN_PATH, Streams
@@ -278,14 +279,15 @@ class Gone(Exception):
 
 def not_started(said: str) -> NotStarted:
     """What it means that an engine did not start a container: engines say it in words alone."""
-    small = said.lower()
-    if "nvidia" in small or "could not select device driver" in small or "unresolvable cdi" in small:
-        if "requirement error" in small or "unsatisfied condition" in small:
-            return NotStarted("IMAGE_NEEDS_DRIVER", ENGINE_FAILED, f"the image needs a newer GPU driver: {said}")
+    if OF_A_DRIVER.search(said):
+        return NotStarted("IMAGE_NEEDS_DRIVER", ENGINE_FAILED, f"the image needs a newer GPU driver: {said}")
+    if OF_GPUS.search(said):
         return NotStarted("NO_GPU_CONTAINERS", ENGINE_FAILED, f"the container engine gives it no GPUs: {said}")
-    if "permission denied" in small or "exec format error" in small or "is a directory" in small:
+    if OF_CONTROL_GROUPS.search(said):
+        return NotStarted("CONTAINER_FAILED", ENGINE_FAILED, f"the container engine did not start it: {said}")
+    if OF_WHAT_IS_NO_PROGRAM.search(said):
         return NotStarted("NOT_EXECUTABLE", 126, f"the image's program cannot be run: {said}")
-    if "executable file" in small or "no such file or directory" in small or "not found" in small:
+    if OF_A_PROGRAM.search(said):
         return NotStarted("COMMAND_NOT_FOUND", 127, f"the image has no such program: {said}")
     return NotStarted("CONTAINER_FAILED", ENGINE_FAILED, f"the container engine did not start it: {said}")
 

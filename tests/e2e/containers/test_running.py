@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
-from typing import Any
+import threading
+from typing import Any, ClassVar
 
 import pytest
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
@@ -93,6 +96,7 @@ async def test_what_does_not_heed_sigterm_is_killed_and_all_that_it_wrote_is_the
     ("argv", "code", "reason"),
     [
         (("/bin/nothing-here",), 127, "COMMAND_NOT_FOUND"),
+        (("nvidia-smi",), 127, "COMMAND_NOT_FOUND"),
         (("/etc/not-a-program",), 126, "NOT_EXECUTABLE"),
     ],
 )
@@ -108,6 +112,55 @@ async def test_an_image_that_is_nowhere_ends_the_job_with_its_reason(person: Cli
     job = await person.run("/bin/true", **in_container("localhost/nothing:1"))
     assert job.state == FAILED
     assert job.exit_reason in ("IMAGE_NOT_FOUND", "IMAGE_PULL_FAILED"), job
+
+
+class Registry(http.server.BaseHTTPRequestHandler):
+    """A registry that has nothing; what it says of an image depends on its name."""
+
+    said: ClassVar[dict[str, tuple[int, str]]] = {
+        "missing": (404, "MANIFEST_UNKNOWN"),
+        "private": (401, "UNAUTHORIZED"),
+        "busy": (503, "UNAVAILABLE"),
+    }
+
+    def do_GET(self) -> None:
+        name = self.path.split("/")[2]
+        status, code = self.said.get(name, (200, ""))
+        errors = [{"code": code, "message": code.replace("_", " ").lower()}] if code else []
+        body = json.dumps({"errors": errors}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "says"),
+    [
+        ("missing", "IMAGE_NOT_FOUND", "there is no image"),
+        ("private", "IMAGE_PULL_FAILED", "--image-secret"),
+        ("busy", "IMAGE_PULL_FAILED", "cannot be pulled"),
+    ],
+)
+async def test_what_a_registry_says_of_an_image_is_told_by_its_reason(
+    person: Client, name: str, reason: str, says: str
+) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry) as registry:
+        serving = threading.Thread(target=registry.serve_forever)
+        serving.start()
+        try:
+            job = await person.run("/bin/true", **in_container(f"127.0.0.1:{registry.server_port}/{name}:1"))
+        finally:
+            registry.shutdown()
+            serving.join()
+    assert (job.state, job.exit_reason) == (FAILED, reason), job
+    assert says in job.exit_message, job.exit_message
 
 
 async def test_mounts_are_those_that_the_site_allows(container_fleet: Fleet, person: Client) -> None:

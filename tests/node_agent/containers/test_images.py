@@ -68,6 +68,29 @@ def test_a_private_image_is_nobodys_who_may_not_pull_it(tmp_path: Path) -> None:
     ("said", "reason"),
     [
         ("manifest unknown", RefusalReason.IMAGE_NOT_FOUND),
+        # Docker Engine
+        ("manifest for reg.example:5000/team/model:3 not found: manifest unknown", RefusalReason.IMAGE_NOT_FOUND),
+        (
+            "pull access denied for reg.example:5000/team/model, repository does not exist or may require 'docker "
+            "login': denied: requested access to the resource is denied",
+            RefusalReason.IMAGE_PULL_FAILED,
+        ),
+        # Podman
+        (
+            "initializing source docker://reg.example:5000/team/model:3: reading manifest 3 in "
+            "reg.example:5000/team/model: manifest unknown: manifest unknown",
+            RefusalReason.IMAGE_NOT_FOUND,
+        ),
+        (
+            "initializing source docker://reg.example:5000/team/model:3: Requesting bear token: invalid status code "
+            "from registry 404 (Not Found)",
+            RefusalReason.IMAGE_NOT_FOUND,
+        ),
+        (
+            "initializing source docker://reg.example:5000/team/model:3: reading manifest 3 in "
+            "reg.example:5000/team/model: unauthorized: authentication required",
+            RefusalReason.IMAGE_PULL_FAILED,
+        ),
         ("unauthorized: authentication required", RefusalReason.IMAGE_PULL_FAILED),
         ("dial tcp: connection refused", RefusalReason.IMAGE_PULL_FAILED),
     ],
@@ -82,6 +105,19 @@ def test_why_an_image_does_not_come_is_told_and_what_may_pass_is_tried_again(
     assert caught.value.refusal.reason is reason
     assert said in caught.value.refusal.detail
     assert engine.pulls == (3 if "refused" in said else 1)
+
+
+@pytest.mark.parametrize("tag", ["401", "404", "not-found", "denied"])
+def test_what_an_image_is_called_says_nothing_of_why_it_does_not_come(tmp_path: Path, tag: str) -> None:
+    engine, image = FakeEngine(), f"reg.example/{tag}/denied:{tag}"
+    engine.said = (
+        f"initializing source docker://{image}: reading manifest {tag} in reg.example/{tag}/denied: pinging container "
+        "registry reg.example: dial tcp 10.0.0.1:443: connect: connection refused"
+    )
+    with pytest.raises(ContainerTrouble, match="cannot be pulled") as caught:
+        Images(tmp_path).have(engine, asked(image=image), "ada")
+    assert caught.value.refusal.reason is RefusalReason.IMAGE_PULL_FAILED
+    assert "--image-secret" not in caught.value.refusal.detail and engine.pulls == 3, "that may pass"
 
 
 def test_what_a_registry_takes_is_read_from_either_form_and_shown_in_no_error() -> None:
