@@ -67,6 +67,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "resume": "nodes.nodes",
         "token": "admin.token",
         "config": "admin.config",
+        "install": "services.command",
+        "uninstall": "services.command",
         "doctor": "admin.doctor",
         "version": "admin.version",
     },

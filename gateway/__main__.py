@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = live.now
         _check_installed()
         token = token_of(settings)
+        if given.check_settings:
+            return 0
         with closing(DataFolder(settings.data)) as folder:
             file = log_file(folder.path, "gateway")
             with ProgramLog("gateway", settings.log, file) as program_log:

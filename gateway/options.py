@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
     flags.add_argument("--config", metavar="FILE", type=Path, help="gateway.toml (see: gpuctl config init gateway)")
+    flags.add_argument("--check-settings", action="store_true", help="say what is wrong with the settings, and leave")
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
     flags.add_argument("--log-level", dest="log.level", choices=("debug", "info", "warning", "error"))
     flags.add_argument("--log-format", dest="log.format", choices=("text", "json"))

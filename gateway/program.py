@@ -18,6 +18,7 @@ from gpufleet.config.live import Live
 from gpufleet.errors import GpufleetError
 from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.host.facts import raise_open_files
+from gpufleet.host.service_manager import ServiceManager
 from gpufleet.net.addresses import Address, parse_address
 from gpufleet.net.channel import Target
 from gpufleet.net.http_server import QuietServer
@@ -65,6 +66,7 @@ class Program:
         self._live = live
         self._folder = folder
         self._program_log = program_log
+        self._service = ServiceManager()
         settings = live.now
         # What signs people's cookies follows from the token, which gateways share; calls are made as this one alone.
         self._credential = credential_of(settings)
@@ -154,12 +156,16 @@ class Program:
             log.info("listening on %s", address, extra=fields(event_loop=running_loop_in_words()))
             settling = asyncio.create_task(self._settle(), name="credential")
             telling = asyncio.create_task(self._metrics.run(), name="metrics")
+            self._service.ready(f"listening on {address}")
+            watching = asyncio.create_task(self._service.watch(), name="service-manager")
+            beside = (telling, settling, watching)
             try:
                 await serving
             finally:
-                for task in (telling, settling):
+                self._service.stopping()
+                for task in beside:
                     task.cancel()
-                await asyncio.gather(telling, settling, return_exceptions=True)
+                await asyncio.gather(*beside, return_exceptions=True)
 
     @contextmanager
     def _signals(self, server: uvicorn.Server) -> Iterator[None]:

@@ -271,6 +271,10 @@ class Reason(Enum):
         "Use one of those that the answer's Allow header names.")
     EXTRA_MISSING = (Code.FAILED_PRECONDITION, "An optional part of the installation is missing.",
         "Install it with: pip install 'gpufleet[EXTRA]'")
+    NO_SYSTEMD = (Code.FAILED_PRECONDITION, "No systemd of this machine can run a service.",
+        "Have what starts programs here run it: gpuctl scheduler, gpuctl agent, gpuctl gateway")
+    UNIT_TAKEN = (Code.ALREADY_EXISTS, "A unit of this name is there and was not written by gpuctl install.",
+        "Move it away, or keep it and change it by hand.")
     STORE_CORRUPT = (Code.DATA_LOSS, "The store holds something that breaks its own rules.",
         "Stop, keep a copy of the data folder, and report what is named.")
     INTERNAL = (Code.INTERNAL, "The program met a case that should not exist.",

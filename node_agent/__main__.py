@@ -28,6 +28,7 @@ from gpufleet.devices.opening import open_devices
 from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
 from gpufleet.host import event_loop
+from gpufleet.host.service_manager import ServiceManager
 from gpufleet.jobs.variables import CA_FILE_VARIABLE, CLIENT_CERT_FILE_VARIABLE, INSECURE_VARIABLE, SCHEDULER_VARIABLE
 from gpufleet.net.addresses import Address, addresses_text, is_loopback
 from gpufleet.net.channel import Target
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.verify:
             return _verify(live.now.data)
         node_name(live.now)
+        if given.check_settings:
+            token_of(live.now)
+            return 0
         with closing(DataFolder(live.now.data)) as folder:
             if given.command == STOP_KEEPER:
                 return asyncio.run(_stop_keeper(folder, kill=given.kill))
@@ -103,6 +107,8 @@ class _Program:
     async def run(self) -> int:
         """Open devices and keepers and be the agent until told to stop."""
         settings = self.live.now
+        # Before the keeper is started, which goes on without this program.
+        service = ServiceManager()
         name = node_name(settings)
         traces, measured = telemetry.start("agent", instance=name), metrics.start("agent", instance=name)
         source = await asyncio.to_thread(self._devices, name)
@@ -114,7 +120,13 @@ class _Program:
                 self.limiting.log()
                 agent = NodeAgent(node, self.folder, self.folder.next_identity(), keepers)
                 tell_node(measured, source, self.folder.path, agent.live)
-                await self._until_told(agent)
+                service.ready(f"node {name}, scheduler {', '.join(map(str, settings.scheduler))}")
+                watching = asyncio.create_task(service.watch(), name="service-manager")
+                try:
+                    await self._until_told(agent)
+                finally:
+                    service.stopping()
+                    watching.cancel()
         finally:
             source.close()
             traces.close()

@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "--verify", action="store_true", help="check spools and records of the data folder, change nothing, and leave"
     )
     flags.add_argument("--config", metavar="FILE", help="settings file; default: agent.toml")
+    flags.add_argument("--check-settings", action="store_true", help="say what is wrong with the settings, and leave")
     flags.add_argument("--verbose", action="store_true", help="same as --log-level debug")
     flags.add_argument("--log-level", dest="log.level", metavar="LEVEL", help="debug, info, warning or error")
     flags.add_argument("--log-format", dest="log.format", metavar="FORMAT", help="text or json")

@@ -1,6 +1,7 @@
 """`python -m gpufleet.scheduler`: flags, settings, log; then `program.py`."""
 
 import argparse
+import asyncio
 import errno
 import gc
 import os
@@ -16,6 +17,7 @@ from gpufleet.config.paths import log_file, program_config_file
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.host import event_loop
+from gpufleet.host.service_manager import ServiceManager
 from gpufleet.telemetry import metrics
 from gpufleet.telemetry import spans as telemetry
 from gpufleet.telemetry.logs import ProgramLog
@@ -62,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--verify", action="store_true", help="check all that is stored, change nothing, and leave: 0 is well, 1 is not"
     )
+    flags.add_argument("--check-settings", action="store_true", help="say what is wrong with the settings, and leave")
     flags.add_argument(
         "--accept-restored",
         action="store_true",
@@ -130,6 +133,8 @@ def main() -> int:
     try:
         if given.command is not None:
             return _backup_or_restore(read, given)
+        if given.check_settings:
+            return _check_settings(read().settings)
         return _verify(read().settings) if given.verify else _run(Live(read), accepts_restored=given.accept_restored)
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
@@ -172,11 +177,21 @@ def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
         async def serve() -> None:
             # What is loaded stays: the collector need not look through every job, now or later.
             memory = Memory(settings.now.data, accepts=accepts_restored)
-            opened = await stand_by(settings, memory) if settings.now.standby else None
+            service = ServiceManager()
+            opened = None
+            if settings.now.standby:
+                service.ready("stands by for the scheduler that leads")
+                lives = asyncio.create_task(service.watch(), name="service-manager")
+                try:
+                    opened = await stand_by(settings, memory)
+                finally:
+                    lives.cancel()
             if settings.now.standby and opened is None:
                 return  # told to stop before it led
             gc.disable()
-            program = Program(settings, program_log, file, traces, measured, memory=memory, opened=opened)
+            program = Program(
+                settings, program_log, file, traces, measured, memory=memory, opened=opened, service=service
+            )
             gc.freeze()
             gc.enable()
             gc.set_threshold(*GC_THRESHOLDS)
@@ -194,6 +209,16 @@ def _backup_or_restore(read: Callable[[], Resolved[SchedulerSettings]], given: a
     if given.check:
         return commands.check(Path(given.file))
     return commands.backup(read().settings, given.file, replaces=given.force, has_output=given.with_output)
+
+
+def _check_settings(settings: SchedulerSettings) -> int:
+    from gpufleet.net.tls import check_protection, server_credentials
+
+    tls = settings.tls
+    if has_tls := tls.cert_file is not None and tls.key_file is not None:
+        server_credentials(tls.cert_file, tls.key_file, tls.client_ca_file)
+    check_protection(settings.host, has_tls=has_tls, is_insecure=settings.insecure)
+    return 0
 
 
 def _verify(settings: SchedulerSettings) -> int:

@@ -18,6 +18,7 @@ from gpufleet.config.scheduler_settings import MANUAL, SchedulerSettings
 from gpufleet.config.session_numbers import NUMBERS, SessionNumbers
 from gpufleet.errors import GpufleetError
 from gpufleet.host.event_loop import running_loop_in_words
+from gpufleet.host.service_manager import ServiceManager
 from gpufleet.net.addresses import Address
 from gpufleet.net.tls import check_protection, server_credentials
 from gpufleet.telemetry.logs import ProgramLog, fields
@@ -161,8 +162,10 @@ class Program:
         *,
         memory: Memory | None = None,
         opened: Opened | None = None,
+        service: ServiceManager | None = None,
     ) -> None:
         self._settings = settings
+        self._service = service or ServiceManager()
         self._log = program_log
         self._log_level = settings.now.log.level
         data = settings.now.data
@@ -339,6 +342,7 @@ class Program:
         try:
             await self._until_begun(engine, stop)
             await self._begin_to_serve()
+            tasks.append(asyncio.create_task(self._service.watch(self._commits_move), name="service-manager"))
             await asyncio.wait({stop, contradicted, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
@@ -350,7 +354,12 @@ class Program:
             raise
         finally:
             log.info("stopping")
+            self._service.stopping()
             await self._stop([*tasks, stop, contradicted])
+
+    async def _commits_move(self) -> None:
+        """Return once the thread that commits has nothing before it: it hangs where a disk or a database does."""
+        await self._engine.on_store_thread(lambda: None)
 
     async def _end_when_contradicted(self) -> None:
         """Where a node knows history that the store lacks, nothing more is decided."""
@@ -383,6 +392,7 @@ class Program:
         if self._shared is not None:
             self._shared.beats.serves(address)
         durable = self._engine.view.durable
+        self._service.ready(f"serving at {address}")
         log.info(
             "serving",
             extra=fields(

@@ -24,6 +24,9 @@ TOKEN_CHARACTERS = 43
 TOKEN_VARIABLE = "GPUCTL_TOKEN"
 TOKEN_FILE_BYTES_MAX = 4096
 
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
+"""The folder of what a systemd unit's LoadCredential= names."""
+
 _TOKEN = re.compile(rf"gf_[A-Za-z0-9_-]{{{TOKEN_CHARACTERS}}}(?![A-Za-z0-9_-])")
 
 
@@ -92,7 +95,7 @@ def read_token_file(path: Path) -> str:
         raise GpufleetError(
             Reason.TOKEN_FILE_INVALID, f"the token file {path} cannot be read: {problem.strerror}"
         ) from None
-    if mode & 0o077:
+    if mode & 0o077 and not _is_credential(path):
         raise GpufleetError(
             Reason.TOKEN_FILE_EXPOSED,
             f"other accounts can read the token file {path} (its mode is {mode:03o})",
@@ -102,6 +105,12 @@ def read_token_file(path: Path) -> str:
     if not is_token(token):
         raise GpufleetError(Reason.TOKEN_FILE_INVALID, f"the file {path} {_lacks(token)}")
     return token
+
+
+def _is_credential(path: Path) -> bool:
+    """Whether a service manager laid it there for this program alone: it grants that beside the mode."""
+    folder = os.environ.get(CREDENTIALS_VARIABLE, "")
+    return bool(folder) and path.parent == Path(folder)
 
 
 def _lacks(text: str) -> str:

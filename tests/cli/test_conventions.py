@@ -17,7 +17,16 @@ from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, Fault, Until, ended, job
 
 BECOMES_A_PROGRAM = {"scheduler", "agent", "worker", "gateway"}
-ON_THIS_MACHINE = {"up", "down", "config init", "config check", "config certificate", "providers"}
+ON_THIS_MACHINE = {
+    "install",
+    "uninstall",
+    "up",
+    "down",
+    "config init",
+    "config check",
+    "config certificate",
+    "providers",
+}
 OWN_FILES_ONLY = {"config context use"}
 TIME_OUTS = {"--connection-timeout", "--max-wait-time", "--max-consecutive-timeouts", "--session-timeout"}
 

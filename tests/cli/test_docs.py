@@ -44,11 +44,13 @@ OF_PROGRAMS = (
     ["gpufleet.scheduler", "backup"],
     ["gpufleet.scheduler", "restore"],
     ["gpufleet.node_agent"],
+    ["gpufleet.node_agent", "stop-keeper"],
     ["gpufleet.inference"],
     ["gpufleet.gateway"],
 )
 OF_OTHERS = {
     "--data-binary",
+    "--global",
     "--gil",
     "--seed",
     "--no-deps",
@@ -64,7 +66,7 @@ OF_OTHERS = {
     "--messages",
 }
 """Of curl, a profiler, the script in an example, pip, buf, servers of language models, and `make fuzz`."""
-OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
+OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now", "--no-pager"}
 
 
 @cache

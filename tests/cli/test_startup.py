@@ -21,6 +21,7 @@ from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
 from cli.nodes import nodes, workers
 from cli.results import command as results
+from cli.services import command as services
 from cli.sessions import models, providers, serve
 from cli.submitting import attach, ingest, notebook, submit
 from tests.cli.cluster import nodes as some_nodes
@@ -136,6 +137,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         results,
         secret,
         serve,
+        services,
         ssh,
         submit,
         token,
@@ -148,7 +150,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 55
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 57
 
 
 def test_the_help_of_gpuctl() -> None:

@@ -1,0 +1,1 @@
+"""The programs as services of a real systemd; read `machine.py` first."""
