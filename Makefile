@@ -94,6 +94,10 @@ gpu-test: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY)) ## test and measu
 sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500" tries new ones
 	PYTHONPATH=.:gen $(BIN)/python -m tests.simulation $(SEED) $(ARGS)
 
+.PHONY: takeover-drill
+takeover-drill: $(READY) ## kill, pause and cut off schedulers that stand by for each other: SEED=16; needs root
+	PYTHONPATH=.:gen $(BIN)/python -m tests.drills.takeover $(SEED) $(ARGS)
+
 .PHONY: drill
 drill: $(READY) ## break a fleet of real processes: SEED=7 replays, ARGS="--minutes 30 --nodes 4"; needs root
 	PYTHONPATH=.:gen $(BIN)/python -m tests.drills $(SEED) $(ARGS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.fleet.async_client import AsyncClient
+from gpufleet.fleet.async_client import AsyncClient, may_pass
 from gpufleet.fleet.client import connected
 from gpufleet.fleet.following.core import TimeOuts
 from gpufleet.fleet.following.job_updates import Ends
@@ -81,7 +81,7 @@ class AsyncJob(JobView):
     async def _end(self, timeout_s: float | None) -> None:
         ends = Ends(self._client, [self.id], self._see)
         async with asyncio.timeout(timeout_s):
-            if not await ends.read_records():
+            if not await _have_ended(ends):
                 await stay(self._client, follow_ends(self._client, ends))
 
     def _see(self, record: job_pb2.Job) -> None:
@@ -258,6 +258,16 @@ async def follow_ends(client: AsyncClient, ends: Ends) -> FollowingEnd:
 async def follow_feed(client: AsyncClient, feed: PacedFeed) -> FollowingEnd:
     """Return at the end of the output, or when nobody answers."""
     return await follow(feed, patience_of(client.settings), client.translated, on_cut_off=_tell_cut_off)
+
+
+async def _have_ended(ends: Ends) -> bool:
+    """Whether all have ended, as far as the scheduler says so now: one that is away is waited for by who follows."""
+    try:
+        return await ends.read_records()
+    except GpufleetError as problem:
+        if not may_pass(problem):
+            raise
+        return False
 
 
 async def stay(client: AsyncClient, following: Any) -> None:

@@ -21,7 +21,7 @@ import grpc.aio
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.net.channel import Metadata, connect_async
 
-from .client import BegunCall, PagedAnswer, PagedRequest, async_scheduler_of, is_unsent, pauses_of, translated
+from .client import BegunCall, PagedAnswer, PagedRequest, async_scheduler_of, may_be_repeated, pauses_of, translated
 from .settings import Settings
 
 Q = TypeVar("Q")
@@ -38,14 +38,13 @@ class AsyncClient:
         self.scheduler = async_scheduler_of(channel)
 
     async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
-        """One answer, or a GpufleetError. Of several addresses one is waited for that serves: until then nothing
-        was asked."""
+        """One answer, or a GpufleetError. Of several addresses one is waited for that serves: see `may_be_repeated`."""
         pauses = pauses_of(self.settings, time.monotonic())
         while True:
             try:
                 return await self._asked(method, request, metadata)
             except UnavailableError as problem:
-                if not is_unsent(problem, self.settings):
+                if not may_be_repeated(problem, self.settings, request):
                     raise
                 if (pause_s := pauses.after(problem, time.monotonic())) is None:
                     raise

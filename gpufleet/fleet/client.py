@@ -49,20 +49,19 @@ class Client:
         self.scheduler = scheduler_of(self._channel)
 
     def call(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
-        """One answer, or a GpufleetError. Of several addresses one is waited for that serves: until then nothing
-        was asked."""
-        return self._asked(method, request, metadata, is_unsent)
+        """One answer, or a GpufleetError. Of several addresses one is waited for that serves: see `may_be_repeated`."""
+        return self._asked(method, request, metadata, lambda problem: may_be_repeated(problem, self.settings, request))
 
     def call_again(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
         """The same for a request that is done once however often it arrives: asked again while it may pass."""
-        return self._asked(method, request, metadata, lambda problem, settings: True)
+        return self._asked(method, request, metadata, lambda problem: True)
 
     def _asked(
         self,
         method: grpc.UnaryUnaryMultiCallable[Q, A],
         request: Q,
         metadata: Metadata,
-        is_asked_again: Callable[[GpufleetError, Settings], bool],
+        is_asked_again: Callable[[GpufleetError], bool],
     ) -> A:
         pauses = pauses_of(self.settings, time.monotonic())
         while True:
@@ -70,7 +69,7 @@ class Client:
                 return method(request, timeout=self.settings.connection_timeout_s, metadata=metadata)
             except grpc.RpcError as failure:
                 problem = translated(failure, self.settings)
-                if not (isinstance(problem, UnavailableError) and is_asked_again(problem, self.settings)):
+                if not (isinstance(problem, UnavailableError) and is_asked_again(problem)):
                     raise problem from None
                 pause_s = pauses.after(problem, time.monotonic())
                 if pause_s is None:
@@ -142,9 +141,16 @@ def pauses_of(settings: Settings, now: float) -> RetryPauses:
     return RetryPauses(settings.connection_timeout_s, now, refused_s_max)
 
 
-def is_unsent(problem: GpufleetError, settings: Settings) -> bool:
-    """Whether a call came to nobody, and one of several addresses may soon serve: anybody may try it again."""
-    return len(settings.addresses) > 1 and problem.reason is Reason.SCHEDULER_UNREACHABLE
+READS = ("Get", "List", "Queue", "Explain")
+"""How the names of requests begin that only read."""
+
+
+def may_be_repeated(problem: GpufleetError, settings: Settings, request: object) -> bool:
+    """Whether any call may be made again: one of several addresses may soon serve, and it came to nobody, or reads."""
+    if len(settings.addresses) == 1:
+        return False
+    is_reading = type(request).__name__.startswith(READS)
+    return problem.reason is Reason.SCHEDULER_UNREACHABLE or (is_reading and problem.reason is Reason.OUTCOME_UNKNOWN)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.config.cli_settings import load_cli
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.fleet.client import TAKEOVER_S_MAX, Client, RetryPauses, is_unsent, pauses_of
+from gpufleet.fleet.client import TAKEOVER_S_MAX, Client, RetryPauses, may_be_repeated, pauses_of
 from gpufleet.fleet.following.core import FOLLOWING_REDIAL_S_MAX, Follower, TimeOuts
 from gpufleet.fleet.settings import Settings
 from tests.cli.conftest import Gpuctl
@@ -49,8 +49,11 @@ def test_a_wrong_list_is_refused_and_the_part_is_named(gpuctl: Gpuctl) -> None:
 def test_a_call_that_came_to_nobody_is_made_again_and_one_that_may_have_been_done_is_not() -> None:
     several, one = settings_of_list("h1,h2"), settings_of_list("h1")
     unreached = GpufleetError(Reason.SCHEDULER_UNREACHABLE)
-    assert is_unsent(unreached, several) and not is_unsent(unreached, one)
-    assert not is_unsent(GpufleetError(Reason.OUTCOME_UNKNOWN), several)
+    changing, reading = scheduler_pb2.SignalJobRequest(), scheduler_pb2.GetJobRequest()
+    for request in (changing, reading):
+        assert may_be_repeated(unreached, several, request) and not may_be_repeated(unreached, one, request)
+    broken = GpufleetError(Reason.OUTCOME_UNKNOWN)
+    assert may_be_repeated(broken, several, reading) and not may_be_repeated(broken, several, changing)
     pauses = pauses_of(several, 0.0)
     assert pauses.after(unreached, TAKEOVER_S_MAX - 1.0) is not None
     assert pauses.after(unreached, TAKEOVER_S_MAX) is None

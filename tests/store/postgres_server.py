@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -39,8 +39,11 @@ FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connect
 class PostgresServer:
     """One cluster that can be stopped and started again on the same port."""
 
-    def __init__(self, programs: Path, folder: Path) -> None:
+    def __init__(self, programs: Path, folder: Path, *, inside: Sequence[str] = (), host: str = "127.0.0.1") -> None:
+        """`inside` is what the server's command line begins with to run on another machine, whose address is `host`."""
         self._programs = programs
+        self._inside = inside
+        self._host = host
         self.folder = folder
         self._account = _unprivileged_account()
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,13 +61,22 @@ class PostgresServer:
         """The same for programs in other network namespaces."""
         return f"postgresql://gpufleet@/{database}?host={self.folder}&port={self.port}"
 
+    def _near_url(self, database: str) -> str:
+        """How this process reaches the server, which may be in another network."""
+        return self.socket_url(database) if self._inside else self.url(database)
+
     def new_database(self) -> str:
         """The name of a fresh, empty database."""
         self._databases += 1
         name = f"fleet_{self._databases}"
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+        with psycopg.connect(self._near_url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not ended since."""
+        return self._process is not None
 
     def start(self) -> None:
         assert self._process is None
@@ -72,23 +84,25 @@ class PostgresServer:
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._inside,
+                    *(self._as_its_account() if self._inside else ()),
                     str(self._programs / "postgres"),
                     *("-D", str(self.folder / "data"), "-k", str(self.folder), "-p", str(self.port)),
-                    *("-h", "127.0.0.1"),
+                    *("-h", self._host),
                     *options,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 cwd=self.folder,
-                user=None if self._account is None else self._account.pw_uid,
-                group=None if self._account is None else self._account.pw_gid,
-                extra_groups=None if self._account is None else [],
+                user=None if self._account is None or self._inside else self._account.pw_uid,
+                group=None if self._account is None or self._inside else self._account.pw_gid,
+                extra_groups=None if self._account is None or self._inside else [],
             )
         deadline = time.monotonic() + START_SECONDS_MAX
         while True:
             try:
-                psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+                psycopg.connect(self._near_url("postgres"), connect_timeout=2).close()
                 return
             except psycopg.OperationalError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
@@ -101,6 +115,12 @@ class PostgresServer:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(START_SECONDS_MAX)
         self._process = None
+
+    def _as_its_account(self) -> list[str]:
+        """Only root may go to another machine: there it becomes the account that may do nothing else."""
+        if self._account is None:
+            return []
+        return ["setpriv", f"--reuid={self._account.pw_uid}", f"--regid={self._account.pw_gid}", "--clear-groups"]
 
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(
