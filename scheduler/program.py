@@ -33,6 +33,7 @@ from .api.output.program_logs import ProgramLogs
 from .api.roles import Authenticator
 from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
+from .audit.log import AuditLog
 from .blobs.opening import open_blobs
 from .clock import SlewedClock, wall_time
 from .engine import Changes, Engine
@@ -66,7 +67,7 @@ from .state.jobs import Job
 from .state.limits import BandRights, GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from .state.sessions.session import Access, SessionLimits
 from .state.specs import Band, GpuMode
-from .state.units import Instant, Span
+from .state.units import Instant, Span, after
 from .store.errors import StoreError
 from .store_position import StorePositions
 from .trackers import jobs_of
@@ -210,6 +211,7 @@ class Program:
         self._visits = VisitLog(self._store, self._clock.now, lambda: _span(settings.now.retention), data)
         self._requests = RequestLog(self._clock.now, data)
         self._desk = HistoryQueries(self._recorder, data, lambda: _kept(settings.now))
+        self._audit = AuditLog(self._store, self._clock.now, self._kept_of_audit, self._engine.meeting_damage)
         blobs = open_blobs(lambda: settings.now.files, data)
         self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._drop_histories, blobs)
         facts = ServerFacts(
@@ -234,7 +236,7 @@ class Program:
         box.check(self._engine.view.durable.secrets.values())
         self._ways = Ways(settings.now.login, settings.now.oidc, lambda: wall_time() / 1e6, time.monotonic)
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
-        self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
+        self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator, self._audit)
         self._server = Server(
             SchedulerService(
                 self._engine,
@@ -255,6 +257,7 @@ class Program:
                 box,
                 self._ways,
                 _span(settings.now.login.valid_for),
+                self._audit,
             ),
             AgentService(
                 self._engine,
@@ -272,8 +275,13 @@ class Program:
             ),
             authenticator,
             settings.now.limits.message_bytes_max,
+            self._audit,
             wants_certificates=settings.now.tls.client_ca_file is not None,
         )
+
+    def _kept_of_audit(self) -> tuple[Instant, int]:
+        audit = self._settings.now.audit
+        return after(self._clock.now(), Span(-_span(audit.retention))), audit.rows_max
 
     def _refuse_launch(self, launch: LaunchAttempt, problem: GpufleetError) -> None:
         """A launch cannot leave: what follows is what would where its node refused it."""
@@ -333,6 +341,7 @@ class Program:
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
             asyncio.create_task(self._metrics.run(), name="metrics"),
             asyncio.create_task(look_after_logins(self._engine, self._ways), name="logins"),
+            asyncio.create_task(self._audit.run(), name="audit"),
             asyncio.create_task(self._memory.run(self._known_store), name="known-store"),
         ]
         if self._shared is not None:
@@ -443,7 +452,7 @@ class Program:
         for task in tasks[1:]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        histories = (self._desk, self._recorder, self._visits, self._requests)
+        histories = (self._audit, self._desk, self._recorder, self._visits, self._requests)
         known = self._known_store()
         for each in (self._engine, self._outputs, self._series, *histories, self._newest_commit):
             each.close()

@@ -178,6 +178,23 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """What is kept of who called what: see docs/audit.md."""
+
+    retention: timedelta = setting(
+        365 * DAY, "Calls are kept for this long.", DURATION, low=DAY, high=3660 * DAY, reloadable=True
+    )
+    rows_max: int = setting(
+        1_000_000,
+        "So many calls that were done are kept at most, and as many that were refused.",
+        INTEGER,
+        low=1_000,
+        high=100_000_000,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
     """Bounds that keep one user or one bug from taking everything."""
 
@@ -433,6 +450,7 @@ class SchedulerSettings:
     output: OutputSettings = section(OutputSettings, "What is kept of the jobs' output.")
     files: FileSettings = section(FileSettings, "Files that people upload for their jobs; see docs/files.md.")
     history: HistorySettings = section(HistorySettings, "What is kept of what devices, the queue and users did.")
+    audit: AuditSettings = section(AuditSettings, "What is kept of who called what.")
     limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
     policy: PolicySettings = section(PolicySettings, "Who goes first, and what one user may have at once.")
     placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")

@@ -8,6 +8,7 @@ the place of the status that has just arrived (grpc issue 36066). Our own client
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from typing import Any
 
 from gpufleet.errors import GpufleetError
@@ -17,8 +18,15 @@ HEARD_OUT_SECONDS = 0.5
 """How long a refused caller is listened to. What it says is dropped, and is never read as messages."""
 
 
+on_refusal: ContextVar[Callable[[Any, GpufleetError, Any], None] | None] = ContextVar("on_refusal", default=None)
+"""Is told of each refusal of the call that is being served: the context, the error and the requests of `refuse`."""
+
+
 async def refuse(context: Any, error: GpufleetError, requests: Any = None) -> None:
     """End a call with its rich status; always raises. `requests` is the handler's: a message, or a stream of them."""
+    told = on_refusal.get()
+    if told is not None:
+        told(context, error, requests)
     if hasattr(requests, "__aiter__"):
         await _hear_out(requests)
     await context.abort_with_status(to_status(error))

@@ -101,7 +101,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/BeginLogin": ALL,
     "Scheduler/Login": ALL,
     "Scheduler/Logout": READERS,
-    "Scheduler/ListAuditEntries": ADMINS,
+    "Scheduler/ListAuditEntries": PEOPLE,
     "Scheduler/SetSecret": PEOPLE,
     "Scheduler/ListSecrets": PEOPLE,
     "Scheduler/RemoveSecret": PEOPLE,
@@ -163,8 +163,8 @@ def caller() -> Caller:
 
 
 def caller_if_known() -> Caller | None:
-    """The same for a call that wants no token; None where it brings none."""
-    return _caller.get()
+    """The same of a call that wants no token, or may be refused: whose token it is, let in or not; None for nobody."""
+    return _caller.get(None)
 
 
 @dataclass(eq=False)
@@ -179,12 +179,22 @@ class Authenticator:
 
     def caller_of(self, method: str, secret: str | None) -> Caller:
         """Who calls, or the refusal as an error."""
-        allowed = ROLES_OF.get(method.removeprefix(PACKAGE))
+        found = self.known(secret)
+        self.check(method, found)
+        return found
+
+    def known(self, secret: str | None) -> Caller:
+        """Whose token it is, whatever it is still good for. Errors: TOKEN_MISSING, TOKEN_INVALID."""
         if secret is None:
             raise GpufleetError(Reason.TOKEN_MISSING)
         found = self._caller(secret)
         if found is None:
             raise GpufleetError(Reason.TOKEN_INVALID)
+        return found
+
+    def check(self, method: str, found: Caller) -> None:
+        """Refuse who may not make this call. Errors: TOKEN_REVOKED, PERMISSION_DENIED."""
+        allowed = ROLES_OF.get(method.removeprefix(PACKAGE))
         if not self.is_good(found.token):
             raise GpufleetError(Reason.TOKEN_REVOKED)
         if allowed is None or found.role not in allowed:
@@ -201,7 +211,6 @@ class Authenticator:
                 f"token {token.id} lets programs join, each of which trades it for a credential of its own",
                 next_step="Start the program again, in this version, once it can write to its folder.",
             )
-        return found
 
     def _caller(self, secret: str) -> Caller | None:
         if not secret.isascii():
@@ -270,10 +279,11 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
             _caller.set(None)
             return handler
         try:
-            caller = self._authenticator.caller_of(method, secret)
+            caller = self._authenticator.known(secret)
+            _caller.set(caller)
+            self._authenticator.check(method, caller)
         except GpufleetError as error:
             return _refusing(handler, error)
-        _caller.set(caller)
         guarded = self._streams.guarded(handler, caller.token)
         name = method.removeprefix(PACKAGE)
         if caller.role is Role.JOB and caller.job is not None and name in JOB_NAMED_BY:

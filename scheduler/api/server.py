@@ -19,6 +19,7 @@ from gpufleet.net.reflection import serve_reflection
 from gpufleet.net.refusing import refuse
 from gpufleet.telemetry.spans import Telemetry
 
+from ..audit.log import AuditLog
 from ..blobs.store import BlobStore
 from ..engine import Engine
 from ..links import Links
@@ -33,7 +34,10 @@ from ..session_links import SessionLinks
 from ..state.units import Span
 from ..watching import ChangeHub
 from ..wire.alike_specs import KnownSpecs
+from .audited_calls import AUDITED_RPCS
+from .auditing import AuditInterceptor
 from .fleet.agents import AgentService
+from .fleet.audit import AuditCalls
 from .fleet.device_board import DeviceBoard
 from .fleet.device_watch import DeviceCalls
 from .fleet.file_checks import FileCheckCalls
@@ -73,6 +77,7 @@ class SchedulerService(  # type: ignore[misc]
     IngestCalls,
     WorkCalls,
     NodeCalls,
+    AuditCalls,
     SessionCalls,
     TrackingCalls,
     DeviceCalls,
@@ -108,6 +113,7 @@ class SchedulerService(  # type: ignore[misc]
     secret_box: SecretBox
     ways: Ways
     logins_hold: Span
+    audit: AuditLog
 
     def __post_init__(self) -> None:
         engine = self.engine
@@ -166,6 +172,7 @@ _NODE_AGENT = node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"]
 _fill_in(SchedulerService, scheduler_pb2_grpc.SchedulerServicer, _SCHEDULER, NOT_BUILT)
 _fill_in(AgentService, node_agent_pb2_grpc.NodeAgentServicer, _NODE_AGENT, ())
 _CONTRACT = {f"{service.name}/{method.name}" for service in (_SCHEDULER, _NODE_AGENT) for method in service.methods}
+assert set(AUDITED_RPCS) == _CONTRACT, f"what is audited and the contract differ: {set(AUDITED_RPCS) ^ _CONTRACT}"
 assert set(ROLES_OF) == _CONTRACT, f"the table of roles and the contract differ: {set(ROLES_OF) ^ _CONTRACT}"
 
 
@@ -178,12 +185,14 @@ class Server:
         agents: AgentService,
         authenticator: Authenticator,
         message_bytes_max: int,
+        audit: AuditLog,
         *,
         wants_certificates: bool = False,
     ) -> None:
         self._streams = OpenStreams(authenticator.is_good)
         self._server = grpc.aio.server(
             interceptors=[
+                AuditInterceptor(audit, authenticator),
                 RoleInterceptor(authenticator, self._streams, wants_certificates=wants_certificates),
                 DecodingInterceptor(),
             ],

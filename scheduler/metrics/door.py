@@ -7,6 +7,7 @@ from gpufleet.telemetry.metrics import Metrics, on_loop
 from gpufleet.telemetry.metrics_door import MetricsDoor
 
 from ..api.roles import Authenticator
+from ..audit.log import AuditLog
 from ..engine import Engine
 from .fleet import INSTRUMENTS, read_fleet
 from .page import Page
@@ -19,13 +20,18 @@ class MetricsOutlet:
     """Made inside the running loop; binds the port at once. Raises what is wrong with it."""
 
     def __init__(
-        self, settings: SchedulerSettings, engine: Engine, metrics: Metrics, authenticator: Authenticator
+        self,
+        settings: SchedulerSettings,
+        engine: Engine,
+        metrics: Metrics,
+        authenticator: Authenticator,
+        audit: AuditLog,
     ) -> None:
         self._authenticator = authenticator
         self._page = Page(engine, metrics)
         self._door: MetricsDoor | None = None
         if metrics.is_on:
-            metrics.observe(INSTRUMENTS, on_loop(asyncio.get_running_loop(), lambda: read_fleet(engine)))
+            metrics.observe(INSTRUMENTS, on_loop(asyncio.get_running_loop(), lambda: read_fleet(engine, audit)))
         if settings.metrics.port is not None:
             self._door = MetricsDoor(
                 settings.metrics,

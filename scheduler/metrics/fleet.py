@@ -11,6 +11,7 @@ from functools import partial
 
 from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Reading, Readings
 
+from ..audit.log import AuditLog
 from ..engine import Engine
 from ..state.jobs import Running, Starting
 from ..state.sessions.session import Granted
@@ -36,6 +37,13 @@ INSTRUMENTS = (
     _sum(name="gpufleet.events.waiting", unit="{event}", doc="Events that wait to be decided."),
     Instrument(name="gpufleet.store.failing", unit="", doc="1 while the store takes no commits."),
     Instrument(name="gpufleet.term", unit="", doc="The term: one more with each start."),
+    _sum(name="gpufleet.audit.waiting", unit="{call}", doc="Calls that wait to be written into the audit."),
+    Instrument(
+        name="gpufleet.audit.lost",
+        unit="{call}",
+        doc="Calls that found no room in the queue of the audit.",
+        kind=InstrumentKind.COUNT,
+    ),
 )
 
 
@@ -52,7 +60,7 @@ class _Steps:
             await asyncio.sleep(0)
 
 
-async def read_fleet(engine: Engine) -> Readings:
+async def read_fleet(engine: Engine, audit: AuditLog) -> Readings:
     """Everything in INSTRUMENTS, as it is committed now."""
     steps = _Steps()
     readings: dict[str, Iterable[Reading]] = {
@@ -60,6 +68,8 @@ async def read_fleet(engine: Engine) -> Readings:
         "gpufleet.events.waiting": [(engine.waiting_events, {})],
         "gpufleet.store.failing": [(float(bool(engine.store_error)), {})],
         "gpufleet.term": [(engine.store.term, {})],
+        "gpufleet.audit.waiting": [(audit.waiting, {})],
+        "gpufleet.audit.lost": [(audit.lost, {})],
     }
     readings |= await _nodes(engine, steps)
     readings |= await _sessions(engine, steps)

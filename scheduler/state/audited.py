@@ -39,8 +39,8 @@ class AuditedCall:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it did not end as its caller wanted."""
-        return self.code != "OK"
+        """Whether it was refused, or failed. Who goes away while a call is served is not refused."""
+        return self.code not in ("OK", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

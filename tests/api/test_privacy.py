@@ -34,14 +34,13 @@ ROOT = Path(__file__).parents[2]
 TELLS = {
     "what a job does": "StreamOutput GetStory GetJobStats ListFiles DownloadFile",
     "that there is a job, and its spec": "Submit Ingest Queue GetJob Explain Watch ServeModel ListModels ListSessions",
-    "that there is a job": "ListArrayItems ListEndedJobs ListWorkers ListDevices WatchDevices",
+    "that there is a job": "ListAuditEntries ListArrayItems ListEndedJobs ListWorkers ListDevices WatchDevices",
     "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
     "ForwardPort ExecJob AccessFiles CloseSession DrainWorker OpenSession",
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
     "ListRequestUsage FindMissingBlobs UploadBlob CheckFiles DownloadBlob CreateToken JoinProgram ListTokens "
     "RevokeToken "
-    "ListAuditEntries "
     "SetSecret ListSecrets RemoveSecret",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel CarryPort "
     "CarryExec CarryFiles FetchBlob StoreResults",

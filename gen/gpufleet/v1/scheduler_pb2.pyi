@@ -3218,22 +3218,44 @@ class ListAuditEntriesRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    ONLY_REFUSED_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Entries on a page, 100 by default, 1,000 at most."""
     page_token: _builtins.str
     """Where to go on."""
     user: _builtins.str
     """Only entries of this user; empty means everybody's."""
+    call: _builtins.str
+    """Only this call, such as "Submit"; empty means all."""
+    target: _builtins.str
+    """Only what was done to this: "job 41", "node n1", "token ab12", "model echo"; empty means everything."""
+    only_refused: _builtins.bool
+    """Whether only what was refused, or failed, is listed."""
+    after_sequence: _builtins.int
+    """Only entries with a number above this; 0 means all."""
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Only from this moment on; absent means from the beginning."""
+
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         user: _builtins.str = ...,
+        call: _builtins.str = ...,
+        target: _builtins.str = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        only_refused: _builtins.bool = ...,
+        after_sequence: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "call", b"call", "only_refused", b"only_refused", "page_size", b"page_size", "page_token", b"page_token", "since_time", b"since_time", "target", b"target", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3241,7 +3263,7 @@ Global___ListAuditEntriesRequest: _TypeAlias = ListAuditEntriesRequest  # noqa: 
 
 @_typing.final
 class AuditEntry(_message.Message):
-    """AuditEntry says who changed what."""
+    """AuditEntry says who called what, when, from where, on what, and how that ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3251,19 +3273,51 @@ class AuditEntry(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    PASSED_ON_BY_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    IS_OPEN_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Number of the record in the store."""
+    """Its number; it rises from entry to entry."""
     user: _builtins.str
-    """Who."""
+    """Who: the user of the caller's token; empty where there was no good one."""
     action: _builtins.str
-    """What: the record's name."""
+    """What: the name of the call, such as "Submit"; "(several)" where an entry counts different ones, and "(rows lost)" for
+    calls that found no room in the queue of the audit.
+    """
     target: _builtins.str
-    """On what: "job 12", "node n1", "token ab12"."""
+    """On what: "job 12", "jobs 41-50,60", "node n1", "token ab12"; empty where it was on nothing by a name."""
     sentence: _builtins.str
-    """One sentence for people."""
+    """A few words on what was asked, such as "drain: new disk"."""
+    role: _builtins.str
+    """The caller's role: "admin", "user", "agent", "job" …"""
+    token: _builtins.str
+    """The id of the caller's token."""
+    node: _builtins.str
+    """The node, where an agent calls with the credential of one."""
+    peer: _builtins.str
+    """The address that the call came from. A gateway says that of the person whose call it passes on."""
+    passed_on_by: _builtins.str
+    """The gateway that passed it on, and its address: "gateway at 10.0.0.9"; empty where none did."""
+    code: _builtins.str
+    """How it ended: "OK", or gRPC's name for what went wrong, such as "PERMISSION_DENIED"; "CANCELLED" where the caller went away."""
+    reason: _builtins.str
+    """Why: the reason of the error, such as "TOKEN_REVOKED"; empty where all is well."""
+    message: _builtins.str
+    """Why a caller was not let in, in a sentence; empty for all else."""
+    count: _builtins.int
+    """How many calls it stands for: what comes too often is counted in one entry. 1 by default."""
+    is_open: _builtins.bool
+    """Whether the call still went on then: a stream that lasts has an entry of its end, too."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """When the call ended; where it is_open, when it was seen to be one that goes on."""
 
     def __init__(
         self,
@@ -3274,10 +3328,20 @@ class AuditEntry(_message.Message):
         action: _builtins.str = ...,
         target: _builtins.str = ...,
         sentence: _builtins.str = ...,
+        role: _builtins.str = ...,
+        token: _builtins.str = ...,
+        node: _builtins.str = ...,
+        peer: _builtins.str = ...,
+        passed_on_by: _builtins.str = ...,
+        code: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+        count: _builtins.int = ...,
+        is_open: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "sentence", b"sentence", "sequence", b"sequence", "target", b"target", "time", b"time", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "code", b"code", "count", b"count", "is_open", b"is_open", "message", b"message", "node", b"node", "passed_on_by", b"passed_on_by", "peer", b"peer", "reason", b"reason", "role", b"role", "sentence", b"sentence", "sequence", b"sequence", "target", b"target", "time", b"time", "token", b"token", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

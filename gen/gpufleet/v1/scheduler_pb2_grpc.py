@@ -843,7 +843,8 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAuditEntries(self, request, context):
-        """ListAuditEntries lists who changed what, newest first.
+        """ListAuditEntries lists who called what, and who was refused, newest first. An admin sees everything. Others see what they
+        did themselves, and, where they ask for a job of theirs, what was done to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -206,7 +206,9 @@ class SchedulerStub:
     RemoveSecret: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveSecretRequest, _scheduler_pb2.RemoveSecretResponse]
     """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start."""
     ListAuditEntries: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListAuditEntriesRequest, _scheduler_pb2.ListAuditEntriesResponse]
-    """ListAuditEntries lists who changed what, newest first."""
+    """ListAuditEntries lists who called what, and who was refused, newest first. An admin sees everything. Others see what they
+    did themselves, and, where they ask for a job of theirs, what was done to it.
+    """
 
 @_typing.type_check_only
 class SchedulerAsyncStub(SchedulerStub):
@@ -380,7 +382,9 @@ class SchedulerAsyncStub(SchedulerStub):
     RemoveSecret: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveSecretRequest, _scheduler_pb2.RemoveSecretResponse]  # type: ignore[assignment]
     """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start."""
     ListAuditEntries: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListAuditEntriesRequest, _scheduler_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
-    """ListAuditEntries lists who changed what, newest first."""
+    """ListAuditEntries lists who called what, and who was refused, newest first. An admin sees everything. Others see what they
+    did themselves, and, where they ask for a job of theirs, what was done to it.
+    """
 
 class SchedulerServicer(metaclass=_abc_1.ABCMeta):
     """Scheduler takes jobs, places them on nodes and answers what happens."""
@@ -941,6 +945,8 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.ListAuditEntriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ListAuditEntriesResponse, _abc.Awaitable[_scheduler_pb2.ListAuditEntriesResponse]]:
-        """ListAuditEntries lists who changed what, newest first."""
+        """ListAuditEntries lists who called what, and who was refused, newest first. An admin sees everything. Others see what they
+        did themselves, and, where they ask for a job of theirs, what was done to it.
+        """
 
 def add_SchedulerServicer_to_server(servicer: SchedulerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,9 +1,8 @@
-"""The Scheduler service, second half: nodes, tokens, the audit and the server itself."""
+"""The Scheduler service, second half: nodes, tokens and the server itself."""
 
 import platform
 import re
 import secrets
-from functools import partial
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
@@ -12,12 +11,10 @@ from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.host.facts import open_files_max
 from gpufleet.security.tokens import hash_token, make_token
 
-from ...core.story import sentence
 from ...engine import Engine
 from ...links import Links
 from ...policy.fit import default_min_memory_bytes, node_views
 from ...policy.gap import gap_hold
-from ...ports import StoredRecord
 from ...state.access import Role, Token
 from ...state.events import (
     DrainRequested,
@@ -31,7 +28,6 @@ from ...state.events import (
 )
 from ...state.ids import NodeName, TokenId, UserName
 from ...state.nodes import Reachability
-from ...state.records import Record, SecretRemoved, SecretSet, job_of
 from ...state.replies import CredentialGiven, NodeChanged, NodeGone
 from ...state.units import DAY, after
 from ...wire.convert import ROLES, timestamp, token_proto
@@ -64,28 +60,6 @@ NODE_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,63}")
 DIGEST = re.compile("[0-9a-f]{64}")
 USES_MAX = 10_000
 """Nodes, or programs, that one token may let join, where it says how many."""
-AUDITED = (
-    "TokenCreated",
-    "TokenRevoked",
-    "NodeDrained",
-    "NodeResumed",
-    "NodeApproved",
-    "NodeRevoked",
-    "NodeForgotten",
-    "SecretSet",
-    "SecretRemoved",
-    "JobHeld",
-    "JobReleased",
-    "NumbersRaised",
-    "GapAccepted",
-    "GapReleased",
-    "JobBandChanged",
-    "AttemptStopping",
-    "JobFinished",
-    "SignalSent",
-    "JobEntered",
-)
-"""Records that a person may have caused; those without a person are left out."""
 
 
 def shown_node(engine: Engine, name: NodeName) -> node_pb2.Node | None:
@@ -318,27 +292,6 @@ class NodeCalls(Calls):
             token=token_proto(self.engine.view.durable.tokens[TokenId(request.id)])
         )
 
-    async def ListAuditEntries(
-        self, request: scheduler_pb2.ListAuditEntriesRequest
-    ) -> scheduler_pb2.ListAuditEntriesResponse:
-        """Who changed what, newest first."""
-        size = page_size(request.page_size)
-        query = f"audit {request.user}"
-        cursor = self.pages.read(query, request.page_token)
-        before = cursor[0] if cursor else None
-        found: list[StoredRecord] = []
-        while len(found) <= size:
-            read = partial(self.engine.store.records_of_kinds, AUDITED, before, size + 1)
-            batch = await self.engine.on_store_thread(read)
-            found += [each for each in batch if _by(each.record) and request.user in ("", _by(each.record))]
-            if len(batch) <= size:
-                break
-            before = batch[-1].sequence
-        more = self.pages.sign(query, [found[size - 1].sequence]) if len(found) > size else ""
-        return scheduler_pb2.ListAuditEntriesResponse(
-            entries=[_audit_entry(each) for each in found[:size]], next_page_token=more
-        )
-
 
 LETS_JOIN = (scheduler_pb2.ROLE_NODE, scheduler_pb2.ROLE_WORKER, scheduler_pb2.ROLE_GATEWAY)
 
@@ -361,32 +314,3 @@ def _check_joining(request: scheduler_pb2.CreateTokenRequest) -> None:
             )
     if not 0 <= request.uses_max <= USES_MAX:
         raise invalid("uses_max", f"is {request.uses_max:,}; it must be 1 to {USES_MAX:,}, or 0 for any number")
-
-
-def _by(record: Record) -> str:
-    return getattr(record, "by", None) or ""
-
-
-def _target(record: Record) -> str:
-    job = job_of(record)
-    if job is not None:
-        return f"job {job}"
-    token = getattr(record, "token", None)
-    if token is not None:
-        return f"token {token.id if isinstance(token, Token) else token}"
-    if isinstance(record, SecretSet):
-        return f"secret {record.secret.name} of {record.secret.user}"
-    if isinstance(record, SecretRemoved):
-        return f"secret {record.name} of {record.user}"
-    return f"node {getattr(record, 'node', '')}"
-
-
-def _audit_entry(stored: StoredRecord) -> scheduler_pb2.AuditEntry:
-    return scheduler_pb2.AuditEntry(
-        sequence=stored.sequence,
-        time=timestamp(stored.at),
-        user=_by(stored.record),
-        action=type(stored.record).__name__,
-        target=_target(stored.record),
-        sentence=sentence(stored.record),
-    )

@@ -3472,22 +3472,58 @@ export interface ListAuditEntriesRequest {
   readonly page_token: string;
   /** Only entries of this user; empty means everybody's. */
   readonly user: string;
+  /** Only this call, such as "Submit"; empty means all. */
+  readonly call: string;
+  /** Only what was done to this: "job 41", "node n1", "token ab12", "model echo"; empty means everything. */
+  readonly target: string;
+  /** Only from this moment on; absent means from the beginning. */
+  readonly since_time?: Timestamp;
+  /** Whether only what was refused, or failed, is listed. */
+  readonly only_refused: boolean;
+  /** Only entries with a number above this; 0 means all. */
+  readonly after_sequence: Int64;
 }
 
-/** AuditEntry says who changed what. */
+/** AuditEntry says who called what, when, from where, on what, and how that ended. */
 export interface AuditEntry {
-  /** Number of the record in the store. */
+  /** Its number; it rises from entry to entry. */
   readonly sequence: Int64;
-  /** When. */
+  /** When the call ended; where it is_open, when it was seen to be one that goes on. */
   readonly time?: Timestamp;
-  /** Who. */
+  /** Who: the user of the caller's token; empty where there was no good one. */
   readonly user: string;
-  /** What: the record's name. */
+  /**
+   * What: the name of the call, such as "Submit"; "(several)" where an entry counts different ones, and "(rows lost)"
+   * for calls that found no room in the queue of the audit.
+   */
   readonly action: string;
-  /** On what: "job 12", "node n1", "token ab12". */
+  /** On what: "job 12", "jobs 41-50,60", "node n1", "token ab12"; empty where it was on nothing by a name. */
   readonly target: string;
-  /** One sentence for people. */
+  /** A few words on what was asked, such as "drain: new disk". */
   readonly sentence: string;
+  /** The caller's role: "admin", "user", "agent", "job" … */
+  readonly role: string;
+  /** The id of the caller's token. */
+  readonly token: string;
+  /** The node, where an agent calls with the credential of one. */
+  readonly node: string;
+  /** The address that the call came from. A gateway says that of the person whose call it passes on. */
+  readonly peer: string;
+  /** The gateway that passed it on, and its address: "gateway at 10.0.0.9"; empty where none did. */
+  readonly passed_on_by: string;
+  /**
+   * How it ended: "OK", or gRPC's name for what went wrong, such as "PERMISSION_DENIED"; "CANCELLED" where the caller
+   * went away.
+   */
+  readonly code: string;
+  /** Why: the reason of the error, such as "TOKEN_REVOKED"; empty where all is well. */
+  readonly reason: string;
+  /** Why a caller was not let in, in a sentence; empty for all else. */
+  readonly message: string;
+  /** How many calls it stands for: what comes too often is counted in one entry. 1 by default. */
+  readonly count: Int64;
+  /** Whether the call still went on then: a stream that lasts has an entry of its end, too. */
+  readonly is_open: boolean;
 }
 
 /** ListAuditEntriesResponse is a page of the audit. */
