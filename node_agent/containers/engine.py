@@ -84,7 +84,7 @@ class Engine:
         problem = ""
         for path in sockets:
             try:
-                return self._facts(path)
+                return _of_this_account(self._facts(path))
             except ContainerTrouble as trouble:
                 problem = problem or trouble.refusal.detail
         return EngineFacts(
@@ -120,7 +120,8 @@ class Engine:
             nvidia_by=_nvidia_by(info, is_podman=is_podman),
             is_podman=is_podman,
             has_init=not is_podman or _has_podmans_init(),
-            is_rootless=any("rootless" in option for option in options),
+            # Docker says it among its options, Podman by a field of its own.
+            is_rootless=bool(info.get("Rootless")) or any("rootless" in option for option in options),
         )
 
     def _candidates(self) -> Iterator[str]:
@@ -136,6 +137,18 @@ class Engine:
         if runtime:
             yield f"{runtime}/podman/podman.sock"
             yield f"{runtime}/docker.sock"
+
+
+def _of_this_account(facts: EngineFacts) -> EngineFacts:
+    """The engine, unless it is a rootless one of another account: that could read no folder of the agent's jobs."""
+    owner = Path(facts.socket).stat().st_uid if facts.is_rootless else os.geteuid()
+    if owner == os.geteuid():
+        return facts
+    return EngineFacts(
+        socket=facts.socket,
+        problem=f"the rootless engine at {facts.socket} is of account {owner}, and the agent runs as {os.geteuid()}",
+        fix="Run the agent as that account, or name an engine of the machine's: systemctl enable --now podman.socket",
+    )
 
 
 PODMANS_INITS = (Path("/usr/libexec/podman/catatonit"), Path("/usr/bin/catatonit"), Path("/usr/local/bin/catatonit"))

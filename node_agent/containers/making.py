@@ -78,7 +78,7 @@ def request_of(wanted: Wanted, facts: EngineFacts) -> dict[str, Any]:
         "Image": wanted.image,
         "Cmd": list(wanted.argv) or None,  # what the image runs by itself
         "Env": [f"{name}={value}" for name, value in sorted(environment_of(wanted, nvidia).items())],
-        "User": f"{wanted.uid}:{wanted.gid}",
+        "User": _user_inside(wanted, facts),
         "WorkingDir": wanted.cwd,
         "Labels": dict(wanted.labels),
         "AttachStdout": True,
@@ -90,6 +90,17 @@ def request_of(wanted: Wanted, facts: EngineFacts) -> dict[str, Any]:
         "HostConfig": _host_config(wanted, facts, nvidia),
         **({} if wanted.port is None else {"ExposedPorts": {wanted.port.name: {}}}),
     }
+
+
+def _user_inside(wanted: Wanted, facts: EngineFacts) -> str:
+    """Who it runs as, so that outside it is the job's user, who alone may read its folder.
+
+    A rootless engine has numbers of its own inside. Podman's `keep-id` makes its account the same there; of Docker's
+    the account is always root there, without any of root's rights here.
+    """
+    if facts.is_rootless and not facts.is_podman:
+        return "0:0"
+    return f"{wanted.uid}:{wanted.gid}"
 
 
 def environment_of(wanted: Wanted, nvidia: Sequence[str]) -> dict[str, str]:
@@ -127,7 +138,7 @@ def _host_config(wanted: Wanted, facts: EngineFacts, nvidia: Sequence[str]) -> d
             # Of its own network it may take any port: images listen on 80 without asking who they run as.
             "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},
         }
-    if facts.is_rootless:
+    if facts.is_rootless and facts.is_podman:
         config["UsernsMode"] = "keep-id"
     if nvidia and facts.nvidia_by == BY_CDI and facts.is_podman:
         config["Devices"] += [{"PathOnHost": f"{CDI_KIND}={uuid}"} for uuid in nvidia]
