@@ -183,7 +183,7 @@ def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
                 service.ready("stands by for the scheduler that leads")
                 lives = asyncio.create_task(service.watch(), name="service-manager")
                 try:
-                    opened = await stand_by(settings, memory)
+                    opened = await stand_by(settings, memory, measured)
                 finally:
                     lives.cancel()
             if settings.now.standby and opened is None:

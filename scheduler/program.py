@@ -40,6 +40,7 @@ from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .known_store import KnownStore, Memory, NewestCommit
 from .leading.opening import Opened, open_at_once
+from .leading.shown import shown_runs
 from .links import Links
 from .logins.looking_after import look_after_logins
 from .logins.ways import Ways
@@ -172,7 +173,7 @@ class Program:
         data = settings.now.data
         self._data = data
         self._memory = memory or Memory(data)
-        opened = opened or open_at_once(settings.now, self._memory)
+        opened = opened or open_at_once(settings.now, self._memory, metrics)
         store, self._shared = opened.store, opened.shared
         self._memory.opened(store.starts)
         self._newest_commit = NewestCommit(data, store.lineage)
@@ -227,6 +228,7 @@ class Program:
             output_is_shared=lambda: settings.now.privacy.output == "team",
             results_kept=lambda: _span(settings.now.files.keep_results),
             handlers=lambda: settings.now.handlers,
+            schedulers=lambda: [] if self._shared is None else shown_runs(self._shared.beats.last),
         )
         positions = StorePositions(
             workers.positions, self._memory, self._known_store, self._engine.view.durable, self._raise_numbers

@@ -140,9 +140,36 @@ def judge_server(
         yield judge_gap(server.store_gap, server.server_time.ToDatetime(UTC))
         yield from judge_told(server.store_gap)
     yield from judge_refused(server)
+    yield from judge_leading(server.schedulers)
     yield judge_disk(server.output_free_bytes)
     if server.open_files_max:
         yield judge_open_files(server)
+
+
+SILENCE_MAX = timedelta(seconds=10)
+"""A scheduler that has not beaten for longer hangs, or is gone."""
+
+
+def judge_leading(schedulers: Sequence[scheduler_pb2.SchedulerRun]) -> Iterator[Finding]:
+    """Who leads, and who stands by; nothing where the store cannot be shared."""
+    for number, run in enumerate(schedulers):
+        silence = run.silence.ToTimedelta()
+        where = f"{run.host} ({run.address})"
+        if number == 0:
+            alone = "" if len(schedulers) > 1 else "; nobody stands by"
+            yield ok("leader", f"{where} in term {run.term}{alone}")
+        elif silence > SILENCE_MAX:
+            sentence = (
+                f"{where} has said nothing for {format_duration(timedelta(seconds=silence // timedelta(seconds=1)))}"
+            )
+            yield warning(
+                "standby", sentence, f"Start it again there: gpuctl scheduler --standby (its log: {run.host})"
+            )
+        elif run.problem:
+            yield warning("standby", f"{where}: {run.problem}", "Mend that there; docs/high-availability.md says how.")
+        else:
+            behind = f"{counted(run.records_behind, 'record')} behind" if run.records_behind else "warm"
+            yield ok("standby", f"{where} stands by, {behind}")
 
 
 def judge_gap(gap: scheduler_pb2.StoreGap, now: datetime) -> Finding:

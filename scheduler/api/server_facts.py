@@ -9,6 +9,24 @@ from ..state.units import Instant, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownScheduler:
+    """A scheduler of this store: `role` is leading, beginning or standing by. By the clock of the database it has had
+    that since `since`, and has not beaten for `silence`.
+    """
+
+    host: str
+    address: str
+    process_id: int
+    version: str
+    role: str
+    term: int
+    since: Instant
+    silence: Span
+    records_behind: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
     """Facts of this start, and the few things about the program that a call may change."""
 
@@ -27,3 +45,5 @@ class ServerFacts:
     """For how long what jobs left is kept: `[files] keep_results`."""
     handlers: Callable[[], Handlers]
     """What takes files that come by ingest, by pattern of content types: `[handlers]`."""
+    schedulers: Callable[[], list[ShownScheduler]] = list
+    """The schedulers of this store; none where it cannot be shared."""

@@ -65,17 +65,13 @@ class Beats:
         self._begun_s = monotonic_s()
         self._looped_s: float | None = None
         self._heard_s = self._begun_s
-        self._last = Look()
+        self.last = Look()
+        """What the store said at the newest beat."""
         self._is_silent = False
         self._store: SqlStore | None = None
         self._on_end: Callable[[TermSuperseded], None] = lambda why: None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="beats", daemon=True)
-
-    @property
-    def last(self) -> Look:
-        """What the store said at the newest beat."""
-        return self._last
 
     @property
     def identity(self) -> str:
@@ -150,7 +146,7 @@ class Beats:
         look = self._runs.look(own)
         if look.clock_us:
             self._clock.heard(asked_us, self._clock.count_us(), look.clock_us)
-        self._last, self._heard_s = look, self._monotonic_s()
+        self.last, self._heard_s = look, self._monotonic_s()
         if self._own.term and look.term > self._own.term:
             return TermSuperseded(
                 f"another scheduler leads in term {look.term}; the term of this one was {self._own.term}"
@@ -162,7 +158,7 @@ class Beats:
     def why_alone(self, problem: StoreUnavailable) -> TermSuperseded | None:
         """Why a leader that cannot beat must end: another may lead by now, and nothing tells this one."""
         silent_s = self._monotonic_s() - self._heard_s
-        others = [run for run in self._last.runs if run.role is LeadingRole.STANDING_BY]
+        others = [run for run in self.last.runs if run.role is LeadingRole.STANDING_BY]
         # A server that refuses is down for a standby as well, and nodes are told to stop what people cancel meanwhile.
         if not others or silent_s < ALONE_SECONDS_MAX or is_down(str(problem)):
             return None

@@ -117,7 +117,8 @@ class Follower:
         """Apply the records that come next. False where some are missing: what was pruned cannot be followed."""
         table = schema.record.c
         query = select(schema.record).where(table.seq > self.sequence).order_by(table.seq).limit(RECORDS_AT_ONCE)
-        for row in reading.rows(self._opened(), query):
+        rows = reading.rows(self._opened(), query)
+        for row in rows:
             if row.seq != self.sequence + 1:
                 log.warning("records are missing: all is read again", extra=fields(behind=self.sequence))
                 return False
@@ -126,7 +127,7 @@ class Follower:
                 apply(self.durable, stored.record)
             self.sequence = row.seq
         _settle(self.durable)
-        return True
+        return bool(rows)
 
     @staticmethod
     def _compared(database: Database, known: dict[Row, Entity]) -> tuple[set[Row], list[Row]]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.net.addresses import Address
+from gpufleet.telemetry.metrics import OFF as NO_METRICS
+from gpufleet.telemetry.metrics import Metrics
 
 from ..known_store import Memory
 from ..store.opening import open_store, parse_url
@@ -18,6 +20,7 @@ from .beats import Beats
 from .database_clock import DatabaseClock
 from .judging import LeadingRole, Run
 from .keys import fingerprints_of
+from .shown import observe
 
 if TYPE_CHECKING:
     from .runs import Runs
@@ -60,11 +63,11 @@ def can_be_shared(settings: SchedulerSettings) -> bool:
     return parse_url(store_url(settings)).get_backend_name() != "sqlite"
 
 
-def open_at_once(settings: SchedulerSettings, memory: Memory) -> Opened:
+def open_at_once(settings: SchedulerSettings, memory: Memory, metrics: Metrics = NO_METRICS) -> Opened:
     """Open the store now. Errors: those of open_store, StoreLocked among them where another scheduler leads."""
     if not can_be_shared(settings):
         return Opened(open_store(store_url(settings), memory.admit), None)
-    shared = shared_of(settings)
+    shared = shared_of(settings, metrics)
     return Opened(open_shared(shared, memory), shared)
 
 
@@ -84,7 +87,7 @@ def open_shared(shared: Shared, memory: Memory) -> SqlStore:
     return store
 
 
-def shared_of(settings: SchedulerSettings) -> Shared:
+def shared_of(settings: SchedulerSettings, metrics: Metrics = NO_METRICS) -> Shared:
     """What this run of the program needs; nothing is asked of the store yet."""
     from ..store.postgres import new_identity
     from .runs import Runs
@@ -101,4 +104,6 @@ def shared_of(settings: SchedulerSettings) -> Shared:
     )
     clock = DatabaseClock()
     runs = Runs(url, own.identity)
-    return Shared(url, own, runs, clock, Beats(runs, own, clock, lambda: fingerprints_of(settings)))
+    beats = Beats(runs, own, clock, lambda: fingerprints_of(settings))
+    observe(metrics, own.identity, lambda: beats.last)
+    return Shared(url, own, runs, clock, beats)

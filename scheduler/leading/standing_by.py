@@ -17,9 +17,15 @@ from gpufleet.config.live import Live
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.telemetry.logs import fields
+from gpufleet.telemetry.metrics import OFF as NO_METRICS
+from gpufleet.telemetry.metrics import Metrics
+from gpufleet.telemetry.metrics_door import MetricsDoor, packed
 
-from ..clock import is_set_within
+from ..api.roles import Authenticator
+from ..clock import is_set_within, wall_time
 from ..known_store import NOTED_EVERY_SECONDS, Memory
+from ..metrics.door import LIKE_CALL
+from ..state.state import State
 from ..store.errors import StoreLocked, StoreUnavailable
 from .following import Follower
 from .judging import Judge, Look, Run, Verdict
@@ -43,10 +49,11 @@ KEYS_EVERY_SECONDS = 5.0
 class StandBy:
     """One scheduler that stands by. `lead` comes to its end once it leads."""
 
-    def __init__(self, settings: SchedulerSettings, memory: Memory) -> None:
+    def __init__(self, settings: SchedulerSettings, memory: Memory, metrics: Metrics = NO_METRICS) -> None:
         self._settings = settings
         self._memory = memory
-        self._shared: Shared = shared_of(settings)
+        self._metrics = metrics
+        self._shared: Shared = shared_of(settings, metrics)
         self.follower = Follower(self._shared.url, self._shared.own.identity)
         self._judge = Judge(self._shared.own.identity, settings.silence_max.total_seconds())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="standby")
@@ -54,15 +61,18 @@ class StandBy:
         self._warnings: dict[str, str] = {}
         self._noted_s = self._checked_s = 0.0
         self._is_away = False
-        self.last = Look()
+
+    @property
+    def last(self) -> Look:
         """What the store said last."""
+        return self._shared.beats.last
 
     async def lead(self, stopping: asyncio.Event) -> Opened | None:
         """Stand by, and open the store when it is time; None where it was told to stop before.
 
         Errors: KEYS_DIFFER, ALREADY_RUNNING, and what keeps this version from using the store.
         """
-        has_begun = False
+        has_begun, door = False, self._door()
         try:
             while not stopping.is_set():
                 pause_s = LOOK_SECONDS
@@ -87,8 +97,28 @@ class StandBy:
             await self._on_thread(self._leave)
             return None
         finally:
+            if door is not None:
+                door.cancel()
+                await asyncio.gather(door, return_exceptions=True)
             self._thread.shutdown()
             self.follower.close()
+
+    def _door(self) -> asyncio.Task[None] | None:
+        """Metrics of a standby, for who has a token of this fleet; None where none are served."""
+        settings, metrics = self._settings, self._metrics
+        if settings.metrics.port is None:
+            return None
+
+        async def check(token: str | None) -> None:
+            Authenticator(State(durable=self.follower.durable), wall_time).caller_of(LIKE_CALL, token)
+
+        async def page(is_packed: bool) -> bytes:
+            text = await asyncio.to_thread(metrics.text)
+            return await asyncio.to_thread(packed, text) if is_packed else text
+
+        tls = settings.tls
+        door = MetricsDoor(settings.metrics, check=check, page=page, cert_file=tls.cert_file, key_file=tls.key_file)
+        return asyncio.create_task(door.serve(), name="metrics")
 
     async def _on_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -99,7 +129,7 @@ class StandBy:
 
     def _check(self) -> None:
         """What must be right before anything is written to the store, and what is said of what need not be."""
-        self.last = look = self._shared.runs.look(None)
+        look = self._shared.beats.last = self._shared.runs.look(None)
         own = self._shared.own
         fresh = [run for run in look.runs if look.clock_us - run.beat_us < FRESH_US]
         for run in fresh:
@@ -122,7 +152,7 @@ class StandBy:
                 self._warnings.pop(about, None)
 
     def _look(self) -> Verdict:
-        self.last = look = self._shared.runs.look(self._own())
+        look = self._shared.beats.last = self._shared.runs.look(self._own())
         verdict = self._judge.judge(look, time.monotonic())
         now_s = time.monotonic()
         if now_s - self._checked_s > KEYS_EVERY_SECONDS:
@@ -202,14 +232,14 @@ class StandBy:
             log.warning("the store does not answer", extra=fields(why=why)) if why else log.info("the store answers")
 
 
-async def stand_by(settings: Live[SchedulerSettings], memory: Memory) -> Opened | None:
+async def stand_by(settings: Live[SchedulerSettings], memory: Memory, metrics: Metrics = NO_METRICS) -> Opened | None:
     """Stand by until this process leads; None where a signal told it to stop before. Errors: as StandBy.lead()."""
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, stopping.set)
     try:
-        return await StandBy(settings.now, memory).lead(stopping)
+        return await StandBy(settings.now, memory, metrics).lead(stopping)
     finally:
         for number in signals:
             loop.remove_signal_handler(number)

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psycopg
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from cli.doctor.cluster import judge_leading
+from gpufleet.fleet.finding import Verdict
 from scheduler.__main__ import SUPERSEDED
 from tests.e2e.client import Client, dial
+from tests.e2e.processes import SchedulerProcess, clean_environment, until
+from tests.e2e.submitting import RUNS, Submitter, each_ran_once
 from tests.leading.pair import Pair
+from tests.store.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.postgres
 
+SUBMITS = 60
+LEADING, STANDING_BY = scheduler_pb2.SCHEDULER_ROLE_LEADING, scheduler_pb2.SCHEDULER_ROLE_STANDING_BY
 RUNNING, SUCCEEDED = job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED
 
 
@@ -83,3 +95,88 @@ async def test_a_leader_that_is_paused_is_replaced_and_writes_nothing_more_when_
             other = Client(channel, pair.work, pair.seen)
             assert [job.id for job in (await other.queue()).jobs] == [job_id]
             other.forget()
+
+
+async def test_everybody_is_told_who_leads_and_who_stands_by(pair: Pair) -> None:
+    async with pair.client() as client:
+
+        async def is_told() -> bool:
+            answer = await client.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+            told = [(run.role, run.process_id, run.term) for run in answer.schedulers]
+            leader, standby = pair.scheduler.pid, pair.other.pid
+            return told == [(LEADING, leader, answer.term), (STANDING_BY, standby, 0)]
+
+        await until("both are told of, the leader first", is_told)
+        answer = await client.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+    found = list(judge_leading(answer.schedulers))
+    assert [(each.what, each.verdict) for each in found] == [("leader", Verdict.OK), ("standby", Verdict.OK)]
+    assert f"in term {answer.term}" in found[0].sentence
+
+
+async def test_a_standby_without_the_keys_or_with_other_ones_does_not_start(pair: Pair) -> None:
+    third = SchedulerProcess(pair.folder / "third", ("--store", pair.url, "--standby"))
+    third.spawn("--port", "0")
+    assert await third.ended() == 1
+    assert "are not those of the scheduler that leads: worker.key is missing" in third.log_text()
+    source, target = pair.scheduler.data / "worker.key", third.data / "worker.key"
+    assert f"cp -p {source} {target}" in third.log_text(), "on one machine nothing is copied over the network"
+    assert not target.exists(), "no key is made that nobody else has"
+    shutil.copy2(source, target)
+    third.spawn("--port", "0")
+    await pair.is_warm(third)
+    assert await third.stop() == 0
+
+
+async def test_a_standby_in_the_data_folder_of_another_scheduler_does_not_start(pair: Pair) -> None:
+    same = SchedulerProcess(pair.scheduler.data, ("--store", pair.url, "--standby"))
+    same.log = pair.folder / "same.log"
+    same.spawn("--port", "0")
+    assert await same.ended() == 1
+    assert f"the scheduler with pid {pair.scheduler.pid} has the data folder" in same.log_text()
+    assert (pair.scheduler.data / "listening").exists()
+
+
+async def test_a_database_that_is_killed_and_comes_back_finds_the_same_leader(
+    pair: Pair, postgres: PostgresServer, long_lived: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    await pair.add_node("n1", "--cpus", "4")
+    async with pair.client() as client:
+        job_id = await client.submit("sh", "-c", "echo begun; until test -e 'go on'; do sleep 0.01; done; echo done")
+        await client.wait(job_id, RUNNING)
+        term = pair.term()
+        postgres.stop()
+        try:
+            (pair.work / "go on").touch()
+            await until("the standby says so", lambda: "the store does not answer" in pair.other.log_text())
+            await until("the leader says so", lambda: "the store takes no beats" in pair.scheduler.log_text())
+        finally:
+            with long_lived("PostgreSQL once more"):
+                postgres.start()
+        job = await client.wait(job_id)
+        assert (job.state, job.attempt_count, job.output_is_complete) == (SUCCEEDED, 1, True)
+        assert await client.stdout(job_id) == b"begun\ndone\n"
+        await pair.is_warm(pair.other)
+        assert pair.term() == term, "nobody took over"
+        assert await client.wait(await client.submit("true"))
+
+
+async def test_submits_that_were_acknowledged_are_there_after_a_takeover_and_run_once(pair: Pair) -> None:
+    await pair.add_node("n1", "--cpus", "16")
+    token = pair.scheduler.token("admin")
+    async with pair.client(token) as client:
+        submitter = Submitter(client, RUNS)
+        submits = [asyncio.ensure_future(submitter.submit(f"r{number}")) for number in range(SUBMITS)]
+        await until("some are acknowledged", lambda: len(submitter.ids) > SUBMITS // 4)
+        pair.scheduler.kill()
+        await pair.serves(pair.other)
+        await asyncio.gather(*submits)
+        await each_ran_once(client, pair, submitter, SUBMITS)
+
+
+def test_without_postgresql_nobody_stands_by(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    command = [sys.executable, "-P", "-m", "gpufleet.scheduler", "--standby", "--data", data]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment(tmp_path, {}))
+    assert done.returncode == 1
+    assert "only schedulers that share a PostgreSQL stand by for each other" in done.stderr
+    assert "--store postgresql://" in done.stderr

@@ -11,6 +11,7 @@ from gpufleet.client import meter
 from gpufleet.telemetry import device_metrics, metrics
 from inference import measures as worker
 from node_agent.machine import OF_HOST
+from scheduler.leading import shown as leading
 from scheduler.metrics import fleet, measures, rendering
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
@@ -39,7 +40,7 @@ def there_are() -> Iterator[str]:
         made(noted)
     yield from noted.names
     read = (*device_metrics.INSTRUMENTS, *fleet.INSTRUMENTS, *gateway.INSTRUMENTS, *worker.INSTRUMENTS)
-    read += (*OF_HOST, *metrics.OF_PROCESS, rendering.AGE, rendering.HELD, rendering.LEFT_OUT)
+    read += (*leading.INSTRUMENTS, *OF_HOST, *metrics.OF_PROCESS, rendering.AGE, rendering.HELD, rendering.LEFT_OUT)
     yield from (each.name for each in read)
     yield from (each.name for each in meter.NAMES)
 

@@ -61,7 +61,11 @@ class Site:
 
 
 def changed(**fields: Any) -> Any:
-    return lambda site: [setattr(site, name, value) for name, value in fields.items()]
+    def change(site: Any) -> None:
+        for name, value in fields.items():
+            setattr(site, name, value)
+
+    return change
 
 
 async def read(site: Any, **asked: Any) -> list[tuple[int, int, bytes]]:

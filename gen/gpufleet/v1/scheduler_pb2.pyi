@@ -64,6 +64,34 @@ WATCH_EVENT_KEEPALIVE: WatchEvent.ValueType  # 6
 """Nothing changed; sent every 10 s so that the reader knows that the stream lives."""
 Global___WatchEvent: _TypeAlias = WatchEvent  # noqa: Y015
 
+class _SchedulerRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SchedulerRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SchedulerRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCHEDULER_ROLE_UNSPECIFIED: _SchedulerRole.ValueType  # 0
+    """Never sent."""
+    SCHEDULER_ROLE_LEADING: _SchedulerRole.ValueType  # 1
+    """It serves, or it did until it was killed."""
+    SCHEDULER_ROLE_BEGINNING: _SchedulerRole.ValueType  # 2
+    """It has the store, and does not serve yet."""
+    SCHEDULER_ROLE_STANDING_BY: _SchedulerRole.ValueType  # 3
+    """It waits for the one that leads to go."""
+
+class SchedulerRole(_SchedulerRole, metaclass=_SchedulerRoleEnumTypeWrapper):
+    """SchedulerRole is what a scheduler does in a store that several may share."""
+
+SCHEDULER_ROLE_UNSPECIFIED: SchedulerRole.ValueType  # 0
+"""Never sent."""
+SCHEDULER_ROLE_LEADING: SchedulerRole.ValueType  # 1
+"""It serves, or it did until it was killed."""
+SCHEDULER_ROLE_BEGINNING: SchedulerRole.ValueType  # 2
+"""It has the store, and does not serve yet."""
+SCHEDULER_ROLE_STANDING_BY: SchedulerRole.ValueType  # 3
+"""It waits for the one that leads to go."""
+Global___SchedulerRole: _TypeAlias = SchedulerRole  # noqa: Y015
+
 class _Role:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -2126,6 +2154,7 @@ class GetServerInfoResponse(_message.Message):
     EVENT_LOOP_FIELD_NUMBER: _builtins.int
     STORE_GAP_FIELD_NUMBER: _builtins.int
     REFUSED_NODES_FIELD_NUMBER: _builtins.int
+    SCHEDULERS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of gpufleet."""
     protocol_version: _builtins.int
@@ -2182,6 +2211,10 @@ class GetServerInfoResponse(_message.Message):
     def refused_nodes(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.RegisterRefusal]:
         """Nodes that are not connected and were refused when they registered last, since this start and the newest 100."""
 
+    @_builtins.property
+    def schedulers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SchedulerRun]:
+        """The schedulers of this store, the one that leads first; none where the store cannot be shared. At most 16."""
+
     def __init__(
         self,
         *,
@@ -2207,14 +2240,77 @@ class GetServerInfoResponse(_message.Message):
         event_loop: _builtins.str = ...,
         store_gap: Global___StoreGap | None = ...,
         refused_nodes: _abc.Iterable[_node_pb2.RegisterRefusal] | None = ...,
+        schedulers: _abc.Iterable[Global___SchedulerRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time", "store_gap", b"store_gap"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "refused_nodes", b"refused_nodes", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "refused_nodes", b"refused_nodes", "role", b"role", "schedulers", b"schedulers", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class SchedulerRun(_message.Message):
+    """SchedulerRun is a scheduler that runs on a store, or ran within the last 10 min and did not stop in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    SILENCE_FIELD_NUMBER: _builtins.int
+    RECORDS_BEHIND_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    """Name of its machine."""
+    address: _builtins.str
+    """Where it serves, or will: HOST:PORT, as it listens."""
+    process_id: _builtins.int
+    """Its process there."""
+    version: _builtins.str
+    """Its version of gpufleet."""
+    role: Global___SchedulerRole.ValueType
+    """What it does."""
+    term: _builtins.int
+    """The term that it leads in; 0 while it does not."""
+    records_behind: _builtins.int
+    """Records that are stored and that it has not read: how warm it is. 0 of who leads."""
+    problem: _builtins.str
+    """What keeps it from taking over as it should; empty for nothing."""
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when it has this role, by the clock of the database."""
+
+    @_builtins.property
+    def silence(self) -> _duration_pb2.Duration:
+        """How long ago it beat last, by the clock of the database."""
+
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        address: _builtins.str = ...,
+        process_id: _builtins.int = ...,
+        version: _builtins.str = ...,
+        role: Global___SchedulerRole.ValueType = ...,
+        term: _builtins.int = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        silence: _duration_pb2.Duration | None = ...,
+        records_behind: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["silence", b"silence", "since_time", b"since_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "host", b"host", "problem", b"problem", "process_id", b"process_id", "records_behind", b"records_behind", "role", b"role", "silence", b"silence", "since_time", b"since_time", "term", b"term", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SchedulerRun: _TypeAlias = SchedulerRun  # noqa: Y015
 
 @_typing.final
 class StoreGap(_message.Message):

@@ -51,6 +51,7 @@ from ..paging import PageTokens, page_size
 from ..roles import caller
 from ..server_facts import ServerFacts
 from .freshness import Freshness
+from .scheduler_runs import scheduler_run
 
 PROTOCOL_VERSION = 1
 ROLE_OF = {number: role for role, number in ROLES.items()}
@@ -179,6 +180,7 @@ class NodeCalls(Calls):
             event_loop=running_loop_in_words(),
             store_gap=store_gap(durable.gap, gap_hold(self.engine.view, now), now),
             refused_nodes=[refusal_proto(each) for each in reversed(live.refused_nodes.values())],
+            schedulers=[scheduler_run(each) for each in self.facts.schedulers()],
         )
 
     async def UpdateServer(self, request: scheduler_pb2.UpdateServerRequest) -> scheduler_pb2.UpdateServerResponse:

@@ -34,7 +34,9 @@ def test_the_same_seed_draws_the_same_faults_as_many_as_were_ordered() -> None:
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
     """Job 1 went well; job 2 ran twice; job 3 never ran; of job 4 a byte was not seen; nobody saw job 5 end."""
-    said = [{"job": job, "began": float(job), "acknowledged": job + 0.5} for job in range(1, 6)]
+    said: list[dict[str, object]] = [
+        {"job": job, "began": float(job), "acknowledged": job + 0.5} for job in range(1, 6)
+    ]
     said += [
         {"followed": job, "is_whole": job != 4, "bytes": len(expected_of(job)), "state": "succeeded"}
         for job in range(1, 5)

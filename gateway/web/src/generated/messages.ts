@@ -229,6 +229,13 @@ export type WatchEvent =
   | "WATCH_EVENT_RESYNC"
   | "WATCH_EVENT_KEEPALIVE";
 
+/** SchedulerRole is what a scheduler does in a store that several may share. */
+export type SchedulerRole =
+  | "SCHEDULER_ROLE_UNSPECIFIED"
+  | "SCHEDULER_ROLE_LEADING"
+  | "SCHEDULER_ROLE_BEGINNING"
+  | "SCHEDULER_ROLE_STANDING_BY";
+
 /** Role is what a token may do. */
 export type Role =
   | "ROLE_UNSPECIFIED"
@@ -3127,6 +3134,32 @@ export interface GetServerInfoResponse {
   readonly store_gap?: StoreGap;
   /** Nodes that are not connected and were refused when they registered last, since this start and the newest 100. */
   readonly refused_nodes: readonly RegisterRefusal[];
+  /** The schedulers of this store, the one that leads first; none where the store cannot be shared. At most 16. */
+  readonly schedulers: readonly SchedulerRun[];
+}
+
+/** SchedulerRun is a scheduler that runs on a store, or ran within the last 10 min and did not stop in order. */
+export interface SchedulerRun {
+  /** Name of its machine. */
+  readonly host: string;
+  /** Where it serves, or will: HOST:PORT, as it listens. */
+  readonly address: string;
+  /** Its process there. */
+  readonly process_id: Int64;
+  /** Its version of gpufleet. */
+  readonly version: string;
+  /** What it does. */
+  readonly role: SchedulerRole;
+  /** The term that it leads in; 0 while it does not. */
+  readonly term: Int64;
+  /** Since when it has this role, by the clock of the database. */
+  readonly since_time?: Timestamp;
+  /** How long ago it beat last, by the clock of the database. */
+  readonly silence?: Duration;
+  /** Records that are stored and that it has not read: how warm it is. 0 of who leads. */
+  readonly records_behind: Int64;
+  /** What keeps it from taking over as it should; empty for nothing. */
+  readonly problem: string;
 }
 
 /**
