@@ -213,7 +213,8 @@ class Program:
         self._requests = RequestLog(self._clock.now, data)
         self._desk = HistoryQueries(self._recorder, data, lambda: _kept(settings.now))
         self._audit = AuditLog(self._store, self._clock.now, self._kept_of_audit, self._engine.meeting_damage)
-        blobs = open_blobs(lambda: settings.now.files, data)
+        blobs, self._upkeep = open_blobs(lambda: settings.now.files, data, self._store_id)
+        self._blobs = blobs
         self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._drop_histories, blobs)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
@@ -226,6 +227,8 @@ class Program:
             set_log_level=self._set_log_level,
             streams_max=lambda: settings.now.limits.streams_max,
             output_is_shared=lambda: settings.now.privacy.output == "team",
+            file_store=lambda: blobs.place.words,
+            file_store_error=lambda: blobs.place.trouble,
             results_kept=lambda: _span(settings.now.files.keep_results),
             handlers=lambda: settings.now.handlers,
             schedulers=lambda: [] if self._shared is None else shown_runs(self._shared.beats.last),
@@ -338,6 +341,7 @@ class Program:
             engine,
             asyncio.create_task(self._outputs.run(), name="output-sync"),
             asyncio.create_task(self._pruner.run(), name="prune"),
+            asyncio.create_task(self._upkeep.run(), name="file-store"),
             asyncio.create_task(self._recorder.run(), name="histories"),
             asyncio.create_task(self._visits.run(), name="visits"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
@@ -463,6 +467,7 @@ class Program:
         self._store.close()
         if known is not None:
             self._memory.note(known, is_synced=True)
+        self._blobs.close()
 
     def _note_store(self) -> None:
         known = self._known_store()

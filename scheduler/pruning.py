@@ -96,7 +96,7 @@ class Pruner:
             return blobs.prune(unused.total_seconds(), needed | left | frozenset(chunks_of(blobs, folders | left)))
 
         try:
-            dropped = await asyncio.to_thread(prune)
+            dropped = await blobs.on_thread(prune)
         except GpufleetError as error:
             log.warning("unused files could not be dropped", extra=fields(why=error.message))
         else:

@@ -68,6 +68,8 @@ def _by(
         yield failed("uploads", f"nothing can be uploaded: {error.message}", error.next_step)
         return
     yield ok("uploads", f"to the scheduler {_rate(time.monotonic() - begun)}")
+    asked = files_pb2.CheckFilesRequest(digest=digest, size_bytes=len(content), by_store=True)
+    yield from _stored(client.call(client.scheduler.CheckFiles, asked))
     for node in nodes[:NODES_MAX]:
         asked = files_pb2.CheckFilesRequest(
             root=root, probe=probe, digest=digest, size_bytes=len(content), by_wire=True, nodes=[node.name]
@@ -76,6 +78,16 @@ def _by(
         yield _judged(node, found, shared_root)
     if len(nodes) > NODES_MAX:
         yield ok("files", f"{counted(len(nodes) - NODES_MAX, 'more node')} not looked at")
+
+
+def _stored(found: files_pb2.CheckFilesResponse) -> Iterator[Finding]:
+    """Where the scheduler stores files, and how fast; nothing of one that is older."""
+    if found.store_problem:
+        fix = "See why: gpuctl logs --program scheduler; files.md says how it is set"
+        yield failed("file store", found.store_problem, fix)
+    elif found.HasField("store_write_duration"):
+        written, read = _rate(_seconds(found.store_write_duration)), _rate(_seconds(found.store_read_duration))
+        yield ok("file store", f"{found.store}: written {written}, read {read}")
 
 
 def _judged(node: node_pb2.Node, found: files_pb2.FilesOnNode, shared_root: Path | None) -> Finding:

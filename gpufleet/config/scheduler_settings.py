@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from gpufleet.config.band_settings import BAND_SETTINGS, BandSettings
+from gpufleet.config.file_store import file_store_place, trouble_with_endpoint
 from gpufleet.config.handler_settings import HANDLERS, Handlers
 from gpufleet.config.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT, one_of
 from gpufleet.config.login_settings import LoginSettings, OidcSettings, login_conflicts
@@ -109,6 +110,25 @@ class OutputSettings:
 class FileSettings:
     """Files that people upload for their jobs: see docs/files.md."""
 
+    store: str = setting(
+        "",
+        "Where files are stored: another folder, as /mnt/team/blobs, or a bucket of an S3-compatible object store, "
+        "s3://BUCKET/PREFIX. Schedulers of one database have one such place.",
+        TEXT,
+        default_text="blobs in the data folder",
+    )
+    s3_endpoint: str = setting(
+        "", "The URL of the object store, as https://minio.example:9000.", TEXT, default_text="that of AWS"
+    )
+    s3_region: str = setting(
+        "", "The region of the bucket.", TEXT, default_text="that of AWS_DEFAULT_REGION, or us-east-1"
+    )
+    s3_key_file: Path | None = setting(
+        None,
+        "The keys of the object store, in the form of ~/.aws/credentials, of mode 0600.",
+        PATH,
+        default_text="AWS_ACCESS_KEY_ID and what else AWS knows",
+    )
     file_bytes_max: int = setting(
         10 * GIB, "The largest file that is taken.", SIZE, low=1_000_000, high=1024 * GIB, reloadable=True
     )
@@ -472,6 +492,7 @@ class SchedulerSettings:
         if tls.client_ca_file is not None and tls.cert_file is None:
             yield "tls.client_ca_file", "certificates of clients go with one of the server's: set tls.cert_file"
         yield from login_conflicts(self.oidc)
+        yield from _file_store_conflicts(self.files)
         yield from listening_conflicts(self.host, tls.cert_file, tls.key_file, self.metrics, is_insecure=self.insecure)
         if self.nodes.requeue_fence < self.nodes.lease:
             yield "nodes.requeue_fence", "a fence shorter than nodes.lease would requeue jobs of nodes not yet lost"
@@ -484,3 +505,18 @@ class SchedulerSettings:
             )
         if self.output.head_bytes_max > self.output.attempt_bytes_max:
             yield "output.head_bytes_max", "the beginning cannot be longer than the whole, output.attempt_bytes_max"
+
+
+def _file_store_conflicts(files: FileSettings) -> Iterator[tuple[str, str]]:
+    try:
+        place = file_store_place(files.store)
+    except ValueError as problem:
+        yield "files.store", str(problem)
+        return
+    if place is None or not place.bucket:
+        for key in ("s3_endpoint", "s3_region", "s3_key_file"):
+            if getattr(files, key):
+                yield f"files.{key}", "goes with files.store of an object store: s3://BUCKET/PREFIX"
+        return
+    if files.s3_endpoint and (why := trouble_with_endpoint(files.s3_endpoint)):
+        yield "files.s3_endpoint", why

@@ -41,6 +41,10 @@ class ServerFacts:
     streams_max: Callable[[], int]
     output_is_shared: Callable[[], bool]
     """Whether everybody with a token reads what jobs write, and how they run: `[privacy] output`."""
+    file_store: Callable[[], str]
+    """Where files of jobs are stored, for people."""
+    file_store_error: Callable[[], str]
+    """Why that place cannot be reached; empty while it can."""
     results_kept: Callable[[], Span]
     """For how long what jobs left is kept: `[files] keep_results`."""
     handlers: Callable[[], Handlers]

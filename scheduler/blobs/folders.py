@@ -1,10 +1,10 @@
 """The manifests of folders that jobs name: which chunks they need. What was read of one lately is kept."""
 
 import hashlib
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from gpufleet.errors import GpufleetError, Reason
@@ -12,6 +12,7 @@ from gpufleet.jobs.folders import MANIFEST_BYTES_MAX, Folder, ManifestError, fol
 
 from ..state.ids import UserName
 from ..state.specs import InputFile
+from .backends.backend import Reader
 
 OF_NOTHING = hashlib.sha256(b"").hexdigest()
 """The manifest of an empty folder has no bytes, and is stored nowhere."""
@@ -31,7 +32,7 @@ class Contents:
 class Folders:
     """Reads manifests with `open_blob`. Every method may be called from any thread."""
 
-    def __init__(self, open_blob: Callable[[UserName, str], int | None]) -> None:
+    def __init__(self, open_blob: Callable[[UserName, str], Reader | None]) -> None:
         self._open = open_blob
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[UserName, str], Contents] = OrderedDict()
@@ -64,11 +65,11 @@ class Folders:
         """All that a manifest says. Raises as `contents`."""
         if digest == OF_NOTHING:
             return Folder((), ())
-        descriptor = self._open(user, digest)
-        if descriptor is None:
+        reader = self._open(user, digest)
+        if reader is None:
             raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"manifest {digest} is not stored for {user}")
-        with os.fdopen(descriptor, "rb") as file:
-            return folder_of(file.read(MANIFEST_BYTES_MAX + 1))
+        with closing(reader):
+            return folder_of(reader.read(0, MANIFEST_BYTES_MAX + 1))
 
     def _keep(self, key: tuple[UserName, str], contents: Contents) -> None:
         with self._lock:

@@ -35,7 +35,7 @@ class FoundBlob:
 def found_in(folder: Path) -> Iterator[FoundBlob]:
     """Every blob below a folder. Errors: OSError."""
     for user in sorted(folder.iterdir()):
-        if user.is_dir():
+        if user.is_dir() and not user.name.startswith("."):
             for entry in os.scandir(user):
                 if matched := _NAME.fullmatch(entry.name):
                     status = entry.stat(follow_symlinks=False)

@@ -1,23 +1,58 @@
 """Makes the store of uploaded files of the settings, and says which of them jobs need."""
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gpufleet.config.file_store import file_store_place
 from gpufleet.config.scheduler_settings import FileSettings
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.folders import ManifestError
+from gpufleet.telemetry.logs import fields
 
 from ..state.durable import Durable
+from .backends.admission import admit
+from .backends.backend import Backend
+from .backends.folder import FolderBackend
+from .backends.object_store import ObjectStoreBackend
 from .on_disk import Key
 from .store import BlobLimits, BlobStore
+from .upkeep import Upkeep
+
+log = logging.getLogger(__name__)
 
 FOLDER = "blobs"
-"""Where in the data folder the files are; also with PostgreSQL."""
+"""Where in the data folder files are, also with PostgreSQL; parts of them, where [files] store names another place."""
 
 
-def open_blobs(settings: Callable[[], FileSettings], data: Path) -> BlobStore:
-    """The store of a data folder. Errors: STORE_UNAVAILABLE."""
-    return BlobStore(data / FOLDER, lambda: limits_of(settings()))
+def open_blobs(settings: Callable[[], FileSettings], data: Path, fleet: str) -> tuple[BlobStore, Upkeep]:
+    """The store of the settings, and what looks after it; `fleet` is the id of the database whose jobs they are for.
+
+    Where the place of files is away, it is let in once it is back. Errors: STORE_UNAVAILABLE for the data folder,
+    CONFIG_INVALID where the settings cannot be right, FILE_NOT_FOUND and TOKEN_FILE_EXPOSED for a file of keys.
+    """
+    folder = data / FOLDER
+    backend = backend_of(settings(), folder)
+    blobs = BlobStore(folder, lambda: limits_of(settings()), backend=backend)
+    upkeep = Upkeep(blobs, None if backend is None else lambda: admit(backend, fleet, folder))
+    try:
+        upkeep.admit()
+    except GpufleetError as problem:
+        if problem.reason is not Reason.STORE_UNAVAILABLE:
+            blobs.close()
+            raise
+        log.warning("stored files cannot be reached; jobs that need some wait", extra=fields(why=problem.message))
+    return blobs, upkeep
+
+
+def backend_of(files: FileSettings, folder: Path) -> Backend | None:
+    """Where whole files go; None for the data folder. Errors: as `open_blobs`."""
+    place = file_store_place(files.store)
+    if place is None:
+        return None
+    if place.folder is None:
+        return ObjectStoreBackend(place, files)
+    return None if place.folder.resolve() == folder.resolve() else FolderBackend(place.folder, is_own=False)
 
 
 def limits_of(files: FileSettings) -> BlobLimits:

@@ -53,7 +53,7 @@ class Receiving:
         assert self._current is not None, "a file was begun"
         digest, size = self._current
         await self._written()
-        self._writing = asyncio.create_task(asyncio.to_thread(self._write, digest, size, offset, data))
+        self._writing = asyncio.create_task(self._blobs.on_thread(self._write, digest, size, offset, data))
 
     async def finish(self) -> int:
         """Make all of it durable; how many bytes are stored of all the files together. Errors: those of `take`."""
@@ -89,7 +89,7 @@ class Receiving:
         await self._synced()
         group, self._group = self._group, {}
         if group:
-            self._syncing = asyncio.create_task(asyncio.to_thread(self._blobs.finish_all, self._user, group))
+            self._syncing = asyncio.create_task(self._blobs.on_thread(self._blobs.finish_all, self._user, group))
 
     async def _synced(self) -> None:
         if self._syncing is not None:

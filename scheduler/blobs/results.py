@@ -1,30 +1,28 @@
 """What ranks left: which manifest each of them brought, and what is not in it. Contents are blobs of the job's user.
 
-    FOLDER/JOB/KEY.json     of one rank; written and synced once all of its contents are stored
+    JOB/KEY.json     a note of one rank; durable once all of its contents are stored
 
-One that is there is never changed; it goes when it is older than [files] keep_results, and its contents with it.
+One that is there is never changed; it goes when it is older than [files] keep_results, and its contents with it. So
+what was read lately need not be read again.
 """
 
 import json
-import os
-import shutil
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from gpufleet.errors import GpufleetError, Reason
-from gpufleet.host.whole_file import replace_file
 from gpufleet.jobs.files import is_digest
 
 from ..state.ids import JobId, RankKey, UserName
 from ..state.units import SECOND, Instant
+from .place import Place
 
 MISSING_CHARS_MAX = 300
 """Of the sentence about what is missing."""
-BYTES_MAX = 4 * 2**20
-"""More than any of these files has."""
+KNOWN_MAX = 20_000
+"""Notes of a place that is far away that are kept in mind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,63 +47,66 @@ def missing_words(problems: tuple[str, ...]) -> str:
 
 
 class Results:
-    """Every method reads or writes files, and may be called from any thread. Errors of the disk: STORE_UNAVAILABLE."""
+    """Every method reads or writes notes, and may be called from any thread. Errors: STORE_UNAVAILABLE."""
 
-    def __init__(self, folder: Path, wall_clock: Callable[[], float] = time.time) -> None:
-        self._folder = folder
+    def __init__(self, place: Place, wall_clock: Callable[[], float] = time.time) -> None:
+        self._place = place
         self._now = wall_clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Stored] = OrderedDict()
         self.trouble: dict[RankKey, str] = {}
         """Why what a rank left could not be taken when it was sent last; of ranks that still bring theirs."""
 
     def add(self, key: RankKey, stored: Stored) -> None:
         """Make durable what a rank left."""
-        file = self._file(key)
         content = json.dumps({"user": stored.user, "digest": stored.digest, "problems": stored.problems})
-        try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(file, content.encode())
-        except OSError as problem:
-            raise GpufleetError(Reason.STORE_UNAVAILABLE, f"what a job left cannot be noted: {problem}") from None
+        self._place.write_note(_name(key), content.encode())
 
     def of(self, key: RankKey) -> Stored | None:
         """What a rank left; None where it has brought nothing yet, or it was dropped."""
-        return _read(self._file(key))
+        return self._read(_name(key))
 
     def all(self) -> Iterator[Stored]:
         """What every rank left."""
-        for folder in self._jobs():
-            for file in folder.glob("*.json"):
-                if (found := _read(file)) is not None:
-                    yield found
+        for note in self._place.notes():
+            if (found := self._read(note.name)) is not None:
+                yield found
 
     def prune(self, kept_s: float) -> int:
         """Forget what is older; how many."""
         before, dropped = self._now() - kept_s, 0
-        for folder in self._jobs():
-            for file in folder.glob("*.json"):
-                if file.stat().st_mtime < before:
-                    file.unlink(missing_ok=True)
-                    dropped += 1
-            if not any(folder.iterdir()):
-                shutil.rmtree(folder, ignore_errors=True)
+        for note in self._place.notes():
+            if note.at < before:
+                self._place.remove_note(note.name)
+                with self._lock:
+                    self._known.pop(note.name, None)
+                dropped += 1
         return dropped
 
-    def _jobs(self) -> list[Path]:
-        with suppress(FileNotFoundError):
-            return [Path(entry.path) for entry in os.scandir(self._folder) if entry.is_dir(follow_symlinks=False)]
-        return []
+    def _read(self, name: str) -> Stored | None:
+        with self._lock:
+            known = self._known.get(name)
+        if known is not None and self._place.is_remote:
+            return known
+        note = self._place.read_note(name)
+        found = None if note is None else _stored_of(*note)
+        if found is not None and self._place.is_remote:
+            with self._lock:
+                self._known[name] = found
+                while len(self._known) > KNOWN_MAX:
+                    self._known.popitem(last=False)
+        return found
 
-    def _file(self, key: RankKey) -> Path:
-        return self._folder / str(JobId(key.job)) / f"{key.name}.json"
+
+def _name(key: RankKey) -> str:
+    return f"{JobId(key.job)}/{key.name}.json"
 
 
-def _read(file: Path) -> Stored | None:
+def _stored_of(content: bytes, at: float) -> Stored | None:
     try:
-        with file.open("rb") as opened:
-            found = json.loads(opened.read(BYTES_MAX))
-            at = Instant(round(os.fstat(opened.fileno()).st_mtime * SECOND))
+        found = json.loads(content)
         problems = tuple(map(str, found["problems"]))
-        stored = Stored(UserName(found["user"]), found["digest"], problems, stored_at=at)
-    except (OSError, ValueError, KeyError, TypeError):
+        stored = Stored(UserName(found["user"]), found["digest"], problems, stored_at=Instant(round(at * SECOND)))
+    except (ValueError, KeyError, TypeError):
         return None
     return stored if is_digest(stored.digest) else None

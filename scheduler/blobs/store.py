@@ -1,9 +1,11 @@
-"""Blobs as files: FOLDER/USER/DIGEST, and FOLDER/USER/DIGEST.part for what is not whole yet.
+"""Blobs: whole ones in their place (backends/), and FOLDER/USER/DIGEST.part in the data folder for what is not whole.
 
-A part is appended to in order, and renamed when it is whole, synced and has its digest; so a crash leaves a part, which
-the next upload goes on with. What is wrong in it shows in its digest, and it is dropped. Files that came together are
-synced together, as `receiving.py` does, and their folder once for all of them. When a file was last needed is the time
-of its last change, so that nothing else has to be stored of it.
+A part is appended to in order, and goes to its place when it is whole, synced and has its digest; so a crash leaves a
+part, which the next upload goes on with. What is wrong in it shows in its digest, and it is dropped. Files that came
+together are synced together, as `receiving.py` does, and their folder once for all of them.
+
+What is in a place of our own is known from the start. Of one that is shared, or far away, `look_around` learns it
+behind the start; until then a file is asked for by its name, and nothing is dropped for its age.
 """
 
 import hashlib
@@ -13,29 +15,33 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.whole_file import sync_path
 
 from ..state.ids import UserName
+from .backends.backend import Backend, Reader
+from .backends.folder import FolderBackend
 from .folders import Folders
 from .on_disk import PART, FoundBlob, Key, digest_of, explained, found_in, write_at
+from .place import Place
 from .results import Results
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 COUNTED_BYTES_MIN = 4_096
 """A file counts as so many bytes at least, as it does on a disk."""
-TURNS = 64
-"""Locks that uploads share, by the file."""
 SYNCS_AT_ONCE = 16
 """Files of a group that are synced at the same time: a disk writes them together."""
 USED_GRAIN_SECONDS = 60.0
 """When a file was last needed is written down no finer: after a restart it may seem to be so much longer ago."""
-RESULTS_FOLDER = ".results"
-"""No user is called so."""
+LOOKUPS_AT_ONCE = 16
+"""Files that are asked for by their names at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,28 +79,54 @@ class _Used:
     files: int = 0
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Who writes a file, and how many do or wait to."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+
 class BlobStore:
     """Every method may be called from any thread. Errors of the disk: STORE_UNAVAILABLE."""
 
     def __init__(
-        self, folder: Path, limits: Callable[[], BlobLimits], wall_clock: Callable[[], float] = time.time
+        self,
+        folder: Path,
+        limits: Callable[[], BlobLimits],
+        wall_clock: Callable[[], float] = time.time,
+        backend: Backend | None = None,
     ) -> None:
+        """`backend` is where whole files go; without one that is the folder itself. Errors: STORE_UNAVAILABLE."""
         self._folder = folder
         self._limits = limits
         self._now = wall_clock
         self._lock = threading.RLock()
         self._blobs: dict[Key, _Blob] = {}
         self._used: dict[UserName, _Used] = {}
-        self._synced_users: set[UserName] = set()
-        self._turns = [threading.Lock() for _ in range(TURNS)]
+        self._turns: dict[Key, _Turn] = {}
+        self._unmoved: set[Key] = set()
+        self.place = Place(backend or FolderBackend(folder, is_own=True))
+        self._began = wall_clock()
+        self._is_listed = not self.place.is_remote
         self.folders = Folders(self.open)
-        self.results = Results(folder / RESULTS_FOLDER, wall_clock)
+        self.results = Results(self.place, wall_clock)
         with explained("opened", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for found in found_in(folder):
+                if self.place.is_remote and found.is_whole:
+                    self._unmoved.add(found.key)  # of a time when files were stored here
                 known = self._blobs.get(found.key)
                 if known is None or not known.is_whole:
                     self._note(found.key, _blob_of(found))
+
+    async def on_thread(self, act: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
+        """Do it elsewhere than on the event loop; what may wait for another machine keeps nobody else waiting."""
+        return await self.place.on_thread(act, *args, **words)
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self.place.close()
 
     @property
     def file_bytes_max(self) -> int:
@@ -118,6 +150,9 @@ class BlobStore:
 
     def keep(self, wanted: Iterable[Key]) -> None:
         """Somebody needs these now: they are dropped no sooner than `unused` after this."""
+        wanted = list(wanted)
+        if not self._is_listed:
+            self._look_up(wanted)
         for user, digest in wanted:
             with self._lock:
                 blob = self._blobs.get((user, digest))
@@ -126,10 +161,75 @@ class BlobStore:
                 blob.used_at = now = self._now()
                 if abs(now - blob.noted_at) < USED_GRAIN_SECONDS:
                     continue
-                path = self._path(user, digest, is_whole=blob.is_named)
-                with explained("kept", path):
+            if blob.is_named:
+                if (user, digest) not in self._unmoved and not self.place.touch((user, digest), now):
+                    self._forget((user, digest), blob)
+                    continue
+            else:
+                path = self._path(user, digest)
+                with explained("kept", path), suppress(FileNotFoundError):  # it has just got its name
                     os.utime(path, (now, now))
-                blob.noted_at = now
+            blob.noted_at = now
+
+    def _look_up(self, wanted: Iterable[Key]) -> None:
+        """Learn which of these are in their place, by their names."""
+        unknown = [
+            key for key in dict.fromkeys(wanted) if (known := self._blobs.get(key)) is None or not known.is_named
+        ]
+        if not unknown:
+            return
+        with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(unknown))) as pool:
+            for found in pool.map(self.place.find, unknown):
+                if found is not None:
+                    self._learn(found)
+
+    def look_around(self) -> int:
+        """Learn all that is in a place that others store in, too, or that is far away; how many files are there.
+
+        Errors: STORE_UNAVAILABLE.
+        """
+        self._move_in()
+        with self._lock:
+            before = {key for key, blob in self._blobs.items() if blob.is_whole}
+        count = 0
+        for found in self.place.files():
+            if found.is_whole:
+                before.discard(found.key)
+                self._learn(found)
+                count += 1
+        for key in before:  # somebody else has dropped them
+            with self._lock:
+                if (blob := self._blobs.get(key)) is not None and blob.is_whole:
+                    self._note(key, None)
+        self._is_listed = True
+        return count
+
+    def _move_in(self) -> None:
+        """Bring what was stored in the data folder, before there was another place, to where it belongs now."""
+        own = FolderBackend(self._folder, is_own=True)
+        for note in list(own.notes()):
+            if (found := own.read_note(note.name)) is not None:
+                self.place.write_note(note.name, found[0])
+                own.remove_note(note.name)
+        for key in list(self._unmoved):
+            with self._writer(*key):
+                path = self._folder / key[0] / key[1]
+                if path.exists():
+                    self.place.put(key, path)
+                    self.place.settle(key)
+                self._unmoved.discard(key)
+
+    def _learn(self, found: FoundBlob) -> None:
+        with self._lock:
+            known = self._blobs.get(found.key)
+            if known is None or not known.is_whole:
+                used_at = max(found.used_at, self._began)  # what was needed before that is not known of every place
+                self._note(found.key, _blob_of(found, used_at))
+
+    def _forget(self, key: Key, blob: _Blob) -> None:
+        with self._lock:
+            if self._blobs.get(key) is blob:
+                self._note(key, None)
 
     def check_room(self, user: UserName, digest: str, size: int) -> None:
         """Refuse a file that is not to be stored. Errors: FILE_TOO_LARGE, QUOTA_EXCEEDED, STORE_UNAVAILABLE."""
@@ -162,7 +262,7 @@ class BlobStore:
             limits = self._limits()
             self._check_quota(user, digest, stored + len(fresh), limits)
             self._check_disk(len(fresh), limits)
-            path = self._path(user, digest, is_whole=False)
+            path = self._path(user, digest)
             with explained("written", path):
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 write_at(path, stored, fresh)
@@ -185,9 +285,13 @@ class BlobStore:
         `sizes` says how many bytes each is to have, by its digest. Errors: DIGEST_MISMATCH names one that has another
         digest, and is dropped; all others are stored then, too.
         """
+        away: list[GpufleetError] = []
         with ThreadPoolExecutor(max(1, min(SYNCS_AT_ONCE, len(sizes)))) as pool:
-            wrong = [each for each in pool.map(lambda each: self._name(user, *each), sizes.items()) if each is not None]
-        self._sync_folder(user)
+            named_all = pool.map(lambda each: self._name(user, each[0], each[1], away), sizes.items())
+            wrong = [each for each in named_all if each is not None]
+        found = ((each, self._blobs.get((user, each))) for each in sizes)
+        named = next((each for each, blob in found if blob is not None and blob.is_named), None)
+        self._sync_folder(user, named)
         with self._lock:
             blobs = [blob for each in sizes if (blob := self._blobs.get((user, each))) is not None]
             for blob in blobs:
@@ -196,13 +300,16 @@ class BlobStore:
             raise wrong[0]
         return sum(blob.size for blob in blobs)
 
-    def _name(self, user: UserName, digest: str, size: int) -> GpufleetError | None:
-        """Sync what came of a file, and give it its name if it is whole; drops it and says why where it is wrong."""
+    def _name(self, user: UserName, digest: str, size: int, away: list[GpufleetError]) -> GpufleetError | None:
+        """Sync what came of a file, and put it into its place if it is whole; drops it and says why where it is wrong.
+
+        `away`: why the place took none of the files before this one; then it is not asked again.
+        """
         with self._writer(user, digest):
             blob = self._blobs.get((user, digest))
             if blob is None or blob.is_named:
                 return None  # another upload of it has just failed, or has finished it
-            path = self._path(user, digest, is_whole=False)
+            path = self._path(user, digest)
             with explained("synced", path):
                 sync_path(path)
                 if blob.size < size:
@@ -212,38 +319,68 @@ class BlobStore:
                 self._drop((user, digest))
                 why = f"{blob.size:,} bytes came, and they are not {digest}"
                 return GpufleetError(Reason.DIGEST_MISMATCH, why, metadata={"digest": digest})
-            with explained("stored", path), self._lock:
-                path.replace(self._path(user, digest, is_whole=True))
+            if away:
+                return away[0]
+            try:
+                self.place.put((user, digest), path)
+            except GpufleetError as problem:  # those that were put are to be whole all the same
+                away.append(problem)
+                return problem
+            with self._lock:
                 blob.is_named, blob.sha = True, None
             return None
 
-    def _sync_folder(self, user: UserName) -> None:
-        """Make the names of a user's files durable, and, the first time, that of the folder they are in."""
+    def _sync_folder(self, user: UserName, named: str | None) -> None:
+        """Make durable the names of a user's parts, and of files of theirs, one of which is `named`."""
         folder = self._folder / user
-        with explained("stored", folder):
-            if not folder.exists():
-                return  # nothing of theirs was ever written
-            sync_path(folder)
-            if user not in self._synced_users:
-                sync_path(self._folder)
-                self._synced_users.add(user)
+        if named is not None:
+            self.place.settle((user, named))
+        if named is None or self.place.is_remote:
+            with explained("stored", folder):
+                if folder.exists():  # else nothing of theirs was ever written
+                    sync_path(folder)
 
-    def open(self, user: UserName, digest: str) -> int | None:
-        """A descriptor to read a whole file with; None where it is not stored."""
-        path = self._path(user, digest, is_whole=True)
-        with explained("read", path):
-            try:
-                return os.open(path, os.O_RDONLY)
-            except FileNotFoundError:
-                return None
+    def open(self, user: UserName, digest: str) -> Reader | None:
+        """Read a whole file; None where it is not stored."""
+        if (user, digest) in self._unmoved and (
+            reader := FolderBackend(self._folder, is_own=True).open((user, digest))
+        ):
+            return reader
+        reader = self.place.open((user, digest))
+        if reader is None and (blob := self._blobs.get((user, digest))) is not None and blob.is_whole:
+            self._forget((user, digest), blob)
+        return reader
+
+    def measure(self, user: UserName, data: bytes) -> tuple[float, float]:
+        """How long storing a file of these bytes takes, and reading it, in seconds; it does not stay.
+
+        Errors: those of `check_room`.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        self.check_room(user, digest, len(data))
+        began = time.monotonic()
+        self.write(user, digest, 0, data)
+        try:
+            self.finish(user, digest, len(data))
+            written = time.monotonic()
+            reader = self.open(user, digest)
+            if reader is None or reader.read(0, len(data)) != data:
+                raise GpufleetError(Reason.STORE_UNAVAILABLE, "what was stored just now is not read back as it was")
+            reader.close()
+            return written - began, time.monotonic() - written
+        finally:
+            with self._writer(user, digest):
+                self._drop((user, digest))
 
     def prune(self, unused_s: float, needed: Collection[Key]) -> int:
         """Drop what no job has needed for this long; how many files. What is needed counts as used now."""
+        if not self._is_listed:
+            return 0
         self.keep(key for key in needed if key in self._blobs)
         before = self._now() - unused_s
         dropped = 0
         for key in [key for key, blob in list(self._blobs.items()) if blob.used_at < before]:
-            with self._writer(*key), self._lock:
+            with self._writer(*key):
                 blob = self._blobs.get(key)
                 if blob is not None and blob.used_at < before and key not in needed:
                     self._drop(key)
@@ -253,8 +390,18 @@ class BlobStore:
     @contextmanager
     def _writer(self, user: UserName, digest: str) -> Iterator[None]:
         """One at a time writes a file; two uploads of the same one take turns, piece by piece."""
-        with self._turns[hash((user, digest)) % TURNS]:
-            yield
+        key = (user, digest)
+        with self._lock:
+            turn = self._turns.setdefault(key, _Turn())
+            turn.users += 1
+        try:
+            with turn.lock:
+                yield
+        finally:
+            with self._lock:
+                turn.users -= 1
+                if not turn.users:
+                    del self._turns[key]
 
     def _note(self, key: Key, blob: _Blob | None) -> None:
         """Know a file, or know no more of it, and count it."""
@@ -268,11 +415,13 @@ class BlobStore:
 
     def _drop(self, key: Key) -> None:
         with self._lock:
+            known = self._blobs.get(key)
             self._note(key, None)
-        for is_whole in (False, True):
-            path = self._path(*key, is_whole=is_whole)
-            with explained("dropped", path):
-                path.unlink(missing_ok=True)
+        path = self._path(*key)
+        with explained("dropped", path):
+            path.unlink(missing_ok=True)
+        if known is not None and known.is_named:
+            self.place.remove(key)
 
     def _check_quota(self, user: UserName, digest: str, size: int, limits: BlobLimits) -> None:
         with self._lock:
@@ -297,8 +446,8 @@ class BlobStore:
                 next_step="Free the disk; then try again. The upload goes on where it stands.",
             )
 
-    def _path(self, user: UserName, digest: str, *, is_whole: bool) -> Path:
-        return self._folder / user / (digest if is_whole else digest + PART)
+    def _path(self, user: UserName, digest: str) -> Path:
+        return self._folder / user / (digest + PART)
 
 
 def _over(why: str) -> GpufleetError:
@@ -309,6 +458,6 @@ def _over(why: str) -> GpufleetError:
     )
 
 
-def _blob_of(found: FoundBlob) -> _Blob:
+def _blob_of(found: FoundBlob, used_at: float | None = None) -> _Blob:
     is_whole, at = found.is_whole, found.used_at
-    return _Blob(found.size, at, is_named=is_whole, is_whole=is_whole, noted_at=at)
+    return _Blob(found.size, at if used_at is None else used_at, is_named=is_whole, is_whole=is_whole, noted_at=at)

@@ -84,3 +84,18 @@ async def test_a_job_may_name_only_a_folder_that_some_node_sees(fleet: Fleet, ad
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await admin.submit("true", cwd="", files=[wrong])
         assert from_rpc_error(caught.value).violations[0].field == f"specs[0].files[0].{field}"
+
+
+async def test_how_fast_the_place_of_files_is_is_told_and_nothing_stays_there(fleet: Fleet, admin: Client) -> None:
+    blobs = fleet.scheduler.data / "blobs"
+    before = sorted(blobs.rglob("*"))
+    asked = files_pb2.CheckFilesRequest(by_store=True, size_bytes=1_000_000)
+    found = await admin.stub.CheckFiles(asked, timeout=DEADLINE_SECONDS)
+    assert (found.store, found.store_problem, list(found.nodes)) == (str(blobs), "", [])
+    assert found.store_write_duration.ToMicroseconds() > 0 and found.HasField("store_read_duration")
+    left = [each for each in blobs.rglob("*") if each not in before and each.is_file()]
+    assert not left
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        too_large = files_pb2.CheckFilesRequest(by_store=True, size_bytes=64 * 2**20 + 1)
+        await admin.stub.CheckFiles(too_large, timeout=DEADLINE_SECONDS)
+    assert from_rpc_error(caught.value).violations[0].field == "size_bytes"

@@ -161,6 +161,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     )
     """What takes a file; a job of it is 7."""
     files_on_nodes: list[files_pb2.FilesOnNode] = field(default_factory=list)
+    file_store: files_pb2.CheckFilesResponse = field(default_factory=files_pb2.CheckFilesResponse)
     """What CheckFiles answers of each node."""
     address: str = ""
 
@@ -214,7 +215,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def CheckFiles(self, request: Any, context: Any) -> Any:
         return self._answer(
-            "CheckFiles", request, context, lambda: files_pb2.CheckFilesResponse(nodes=self.files_on_nodes)
+            "CheckFiles",
+            request,
+            context,
+            lambda: self.file_store if request.by_store else files_pb2.CheckFilesResponse(nodes=self.files_on_nodes),
         )
 
     def GetJob(self, request: Any, context: Any) -> Any:

@@ -5,6 +5,7 @@ A new field or option is tried with something of its own; where not anything wil
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields, replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -267,6 +268,7 @@ async def job_of(spec: job_pb2.JobSpec) -> Job:
     sizes[spec.folder.digest] = spec.folder.size_bytes
     contents = Contents({}, spec.folder.entry_count, spec.folder.content_bytes)
     calls.blobs = SimpleNamespace(
+        on_thread=asyncio.to_thread,
         keep=lambda wanted: None,
         size_of=lambda user, digest: sizes[digest],
         folder_bytes_max=2**40,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,8 @@ from scheduler.blobs.opening import chunks_of, folders_needed_by, left_by_jobs, 
 from scheduler.blobs.results import Stored
 from scheduler.blobs.store import BlobLimits, BlobStore
 from scheduler.state.ids import JobId, RankKey
-from tests.outputs.test_blob_store import ANN, BOB, Clock, opened, upload
+from tests.outputs.conftest import BlobClock, BlobPlaces
+from tests.outputs.test_blob_store import ANN, BOB, upload
 
 PARTS = [b"one", b"two", b"one"]
 
@@ -37,25 +37,27 @@ def jobs(*manifests: tuple[Any, bytes]) -> Any:
     )
 
 
-def test_what_is_in_a_folder_that_a_job_needs_is_never_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_a_folder_that_a_job_needs_is_never_dropped(
+    blobs: BlobPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits = BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0)
-    store = opened(tmp_path, limits)
+    store = blobs.open(limits)
     for user in (ANN, BOB):
         for data in (*PARTS[:2], folder(), b"of no folder"):
             upload(store, user, data)
-    monkeypatch.setattr(Clock, "now", Clock.now + 1_000)
+    monkeypatch.setattr(BlobClock, "now", BlobClock.now + 1_000)
     durable = jobs((ANN, folder()), (ANN, b"a manifest that somebody removed"))
     needed = needed_by(durable) | set(chunks_of(store, folders_needed_by(durable)))
     assert store.prune(500, needed) == 5
     assert store.size_of(ANN, hashlib.sha256(b"two").hexdigest()) == 3
-    monkeypatch.setattr(Clock, "now", Clock.now + 2_000)
+    monkeypatch.setattr(BlobClock, "now", BlobClock.now + 2_000)
     assert store.prune(500, needed_by(jobs())) == 3
 
 
 def test_a_manifest_is_read_once_and_of_many_the_last_ones_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    blobs: BlobPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened(tmp_path, BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0))
+    store = blobs.open(BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0))
     monkeypatch.setattr(folders, "CHUNKS_KEPT_MAX", 5)
     first, second = upload(store, ANN, folder()), upload(store, ANN, folder([b"x", b"y"]))
     known = store.folders.contents(ANN, first)
@@ -68,8 +70,8 @@ def test_a_manifest_is_read_once_and_of_many_the_last_ones_are_known(
     assert caught.value.reason is Reason.FILE_NOT_UPLOADED
 
 
-def test_a_chunk_of_two_sizes_is_refused(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_chunk_of_two_sizes_is_refused(blobs: BlobPlaces) -> None:
+    store = blobs.open()
     chunks = (FolderChunk("ab" * 32, 3), FolderChunk("ab" * 32, 4))
     digest = upload(store, ANN, manifest_of(Folder((Entry("a", size_bytes=7),), chunks)))
     with pytest.raises(ManifestError, match="two sizes"):
@@ -77,19 +79,20 @@ def test_a_chunk_of_two_sizes_is_refused(tmp_path: Path) -> None:
     assert isinstance(store, BlobStore)
 
 
-def test_what_a_job_left_is_kept_as_long_as_is_said_and_its_contents_with_it(tmp_path: Path) -> None:
+def test_what_a_job_left_is_kept_as_long_as_is_said_and_its_contents_with_it(blobs: BlobPlaces) -> None:
     now = [10.0**9]
     limits = BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0)
-    store = BlobStore(tmp_path, lambda: limits, lambda: now[0])
+    store = blobs.open(limits, wall_clock=lambda: now[0])
     for data in (*PARTS[:2], folder()):
         upload(store, ANN, data)
     key = RankKey(JobId(7), 1, 0, "0123456789abcdef")
     digest = hashlib.sha256(folder()).hexdigest()
     store.results.add(key, Stored(ANN, digest, ("one is a link",)))
-    again = BlobStore(tmp_path, lambda: limits, lambda: now[0])
+    again = blobs.open(limits, wall_clock=lambda: now[0])
     assert again.results.of(key) == Stored(ANN, digest, ("one is a link",))
     assert again.results.of(RankKey(JobId(7), 1, 0)) is None
-    written = next(tmp_path.rglob("*.json")).stat().st_mtime
+    (note,) = again.place.notes()
+    written = note.at
     now[0] = written + 1_000
     assert again.results.prune(2_000) == 0
     left = left_by_jobs(again)

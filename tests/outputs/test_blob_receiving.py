@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +14,15 @@ from scheduler.blobs import receiving
 from scheduler.blobs.receiving import Receiving
 from scheduler.blobs.store import BlobLimits, BlobStore
 from scheduler.state.ids import UserName
+from tests.outputs.conftest import BlobPlaces
 
 ANN = UserName("ann")
 FILES = {hashlib.sha256(each).hexdigest(): each for each in (b"one", b"three", b"", b"seven")}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    limits = BlobLimits(file_bytes=10_000, user_bytes=1_000_000, user_files=100, free_bytes=0)
-    return BlobStore(tmp_path, lambda: limits)
+def store(blobs: BlobPlaces) -> BlobStore:
+    return blobs.open(BlobLimits(file_bytes=10_000, user_bytes=1_000_000, user_files=100, free_bytes=0))
 
 
 async def receive(store: BlobStore, files: Mapping[str, bytes]) -> int:

@@ -26,15 +26,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"e\n\x0e\x46olderManifest\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.gpufleet.v1.FolderChunk\"t\n\x0b\x46olderEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\ris_executable\x18\x03 \x01(\x08\x12\x13\n\x0blink_target\x18\x04 \x01(\t\x12\x17\n\x0fis_empty_folder\x18\x05 \x01(\x08\"1\n\x0b\x46olderChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"\x83\x01\n\x11\x43heckFilesRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\r\n\x05probe\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\r\n\x05paths\x18\x05 \x03(\t\x12\x0f\n\x07\x62y_wire\x18\x06 \x01(\x08\x12\r\n\x05nodes\x18\x07 \x03(\t\"=\n\x12\x43heckFilesResponse\x12\'\n\x05nodes\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FilesOnNode\"\x81\x02\n\x0b\x46ilesOnNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x14\n\x0cis_same_root\x18\x02 \x01(\x08\x12\x14\n\x0croot_problem\x18\x03 \x01(\t\x12\x30\n\rroot_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nunreadable\x18\x05 \x03(\x05\x12\x19\n\x11unreadable_reason\x18\x06 \x01(\t\x12\x14\n\x0cwire_problem\x18\x07 \x01(\t\x12\x30\n\rwire_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07is_lost\x18\t \x01(\x08\"\"\n\x10ListFilesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\":\n\x11ListFilesResponse\x12%\n\x05ranks\x18\x01 \x03(\x0b\x32\x16.gpufleet.v1.RankFiles\"G\n\nJobResults\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x92\x02\n\tRankFiles\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x11\n\tis_stored\x18\x03 \x01(\x08\x12\'\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x10\n\x08problems\x18\x05 \x03(\t\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x07 \x01(\t\x12.\n\nstore_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tdrop_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"-\n\rAccessedFiles\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\"}\n\x12\x41\x63\x63\x65ssFilesRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.gpufleet.v1.AccessedFiles\x12-\n\x08question\x18\x02 \x01(\x0b\x32\x1b.gpufleet.v1.FolderQuestion\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Q\n\x13\x41\x63\x63\x65ssFilesResponse\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12)\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.FolderAnswer\"\x91\x01\n\x0e\x46olderQuestion\x12\'\n\x04list\x18\x01 \x01(\x0b\x32\x17.gpufleet.v1.ListFolderH\x00\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x15.gpufleet.v1.ReadFileH\x00\x12\'\n\x05write\x18\x03 \x01(\x0b\x32\x16.gpufleet.v1.WriteFileH\x00\x42\x06\n\x04what\"\x1a\n\nListFolder\x12\x0c\n\x04path\x18\x01 \x01(\t\"9\n\x08ReadFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\t\"T\n\tWriteFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x15\n\ris_executable\x18\x04 \x01(\x08\"\xe3\x01\n\x0c\x46olderAnswer\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12&\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0e\n\x06is_end\x18\x06 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x10\n\x08left_out\x18\n \x03(\t\"g\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x14\n\x0clength_bytes\x18\x05 \x01(\x03\"}\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\tB\r\n\x0b_size_bytes*\xb2\x01\n\x0cResultsState\x12\x1d\n\x19RESULTS_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14RESULTS_STATE_COMING\x10\x01\x12\x18\n\x14RESULTS_STATE_STORED\x10\x02\x12\x1c\n\x18RESULTS_STATE_INCOMPLETE\x10\x03\x12\x16\n\x12RESULTS_STATE_LOST\x10\x04\x12\x19\n\x15RESULTS_STATE_DROPPED\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"e\n\x0e\x46olderManifest\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.gpufleet.v1.FolderChunk\"t\n\x0b\x46olderEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\ris_executable\x18\x03 \x01(\x08\x12\x13\n\x0blink_target\x18\x04 \x01(\t\x12\x17\n\x0fis_empty_folder\x18\x05 \x01(\x08\"1\n\x0b\x46olderChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"\x95\x01\n\x11\x43heckFilesRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\r\n\x05probe\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\r\n\x05paths\x18\x05 \x03(\t\x12\x0f\n\x07\x62y_wire\x18\x06 \x01(\x08\x12\r\n\x05nodes\x18\x07 \x03(\t\x12\x10\n\x08\x62y_store\x18\x08 \x01(\x08\"\xd4\x01\n\x12\x43heckFilesResponse\x12\'\n\x05nodes\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FilesOnNode\x12\r\n\x05store\x18\x02 \x01(\t\x12\x15\n\rstore_problem\x18\x03 \x01(\t\x12\x37\n\x14store_write_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13store_read_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x02\n\x0b\x46ilesOnNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x14\n\x0cis_same_root\x18\x02 \x01(\x08\x12\x14\n\x0croot_problem\x18\x03 \x01(\t\x12\x30\n\rroot_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nunreadable\x18\x05 \x03(\x05\x12\x19\n\x11unreadable_reason\x18\x06 \x01(\t\x12\x14\n\x0cwire_problem\x18\x07 \x01(\t\x12\x30\n\rwire_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07is_lost\x18\t \x01(\x08\"\"\n\x10ListFilesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\":\n\x11ListFilesResponse\x12%\n\x05ranks\x18\x01 \x03(\x0b\x32\x16.gpufleet.v1.RankFiles\"G\n\nJobResults\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x92\x02\n\tRankFiles\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x11\n\tis_stored\x18\x03 \x01(\x08\x12\'\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x10\n\x08problems\x18\x05 \x03(\t\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x07 \x01(\t\x12.\n\nstore_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tdrop_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"-\n\rAccessedFiles\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\"}\n\x12\x41\x63\x63\x65ssFilesRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.gpufleet.v1.AccessedFiles\x12-\n\x08question\x18\x02 \x01(\x0b\x32\x1b.gpufleet.v1.FolderQuestion\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Q\n\x13\x41\x63\x63\x65ssFilesResponse\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12)\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.FolderAnswer\"\x91\x01\n\x0e\x46olderQuestion\x12\'\n\x04list\x18\x01 \x01(\x0b\x32\x17.gpufleet.v1.ListFolderH\x00\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x15.gpufleet.v1.ReadFileH\x00\x12\'\n\x05write\x18\x03 \x01(\x0b\x32\x16.gpufleet.v1.WriteFileH\x00\x42\x06\n\x04what\"\x1a\n\nListFolder\x12\x0c\n\x04path\x18\x01 \x01(\t\"9\n\x08ReadFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\t\"T\n\tWriteFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x15\n\ris_executable\x18\x04 \x01(\x08\"\xe3\x01\n\x0c\x46olderAnswer\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12&\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0e\n\x06is_end\x18\x06 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x10\n\x08left_out\x18\n \x03(\t\"g\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x14\n\x0clength_bytes\x18\x05 \x01(\x03\"}\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\tB\r\n\x0b_size_bytes*\xb2\x01\n\x0cResultsState\x12\x1d\n\x19RESULTS_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14RESULTS_STATE_COMING\x10\x01\x12\x18\n\x14RESULTS_STATE_STORED\x10\x02\x12\x1c\n\x18RESULTS_STATE_INCOMPLETE\x10\x03\x12\x16\n\x12RESULTS_STATE_LOST\x10\x04\x12\x19\n\x15RESULTS_STATE_DROPPED\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpufleet.v1.files_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESULTSSTATE']._serialized_start=2700
-  _globals['_RESULTSSTATE']._serialized_end=2878
+  _globals['_RESULTSSTATE']._serialized_start=2870
+  _globals['_RESULTSSTATE']._serialized_end=3048
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=105
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=147
   _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=149
@@ -54,37 +54,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOLDERCHUNK']._serialized_start=705
   _globals['_FOLDERCHUNK']._serialized_end=754
   _globals['_CHECKFILESREQUEST']._serialized_start=757
-  _globals['_CHECKFILESREQUEST']._serialized_end=888
-  _globals['_CHECKFILESRESPONSE']._serialized_start=890
-  _globals['_CHECKFILESRESPONSE']._serialized_end=951
-  _globals['_FILESONNODE']._serialized_start=954
-  _globals['_FILESONNODE']._serialized_end=1211
-  _globals['_LISTFILESREQUEST']._serialized_start=1213
-  _globals['_LISTFILESREQUEST']._serialized_end=1247
-  _globals['_LISTFILESRESPONSE']._serialized_start=1249
-  _globals['_LISTFILESRESPONSE']._serialized_end=1307
-  _globals['_JOBRESULTS']._serialized_start=1309
-  _globals['_JOBRESULTS']._serialized_end=1380
-  _globals['_RANKFILES']._serialized_start=1383
-  _globals['_RANKFILES']._serialized_end=1657
-  _globals['_ACCESSEDFILES']._serialized_start=1659
-  _globals['_ACCESSEDFILES']._serialized_end=1704
-  _globals['_ACCESSFILESREQUEST']._serialized_start=1706
-  _globals['_ACCESSFILESREQUEST']._serialized_end=1831
-  _globals['_ACCESSFILESRESPONSE']._serialized_start=1833
-  _globals['_ACCESSFILESRESPONSE']._serialized_end=1914
-  _globals['_FOLDERQUESTION']._serialized_start=1917
-  _globals['_FOLDERQUESTION']._serialized_end=2062
-  _globals['_LISTFOLDER']._serialized_start=2064
-  _globals['_LISTFOLDER']._serialized_end=2090
-  _globals['_READFILE']._serialized_start=2092
-  _globals['_READFILE']._serialized_end=2149
-  _globals['_WRITEFILE']._serialized_start=2151
-  _globals['_WRITEFILE']._serialized_end=2235
-  _globals['_FOLDERANSWER']._serialized_start=2238
-  _globals['_FOLDERANSWER']._serialized_end=2465
-  _globals['_DOWNLOADFILEREQUEST']._serialized_start=2467
-  _globals['_DOWNLOADFILEREQUEST']._serialized_end=2570
-  _globals['_DOWNLOADFILERESPONSE']._serialized_start=2572
-  _globals['_DOWNLOADFILERESPONSE']._serialized_end=2697
+  _globals['_CHECKFILESREQUEST']._serialized_end=906
+  _globals['_CHECKFILESRESPONSE']._serialized_start=909
+  _globals['_CHECKFILESRESPONSE']._serialized_end=1121
+  _globals['_FILESONNODE']._serialized_start=1124
+  _globals['_FILESONNODE']._serialized_end=1381
+  _globals['_LISTFILESREQUEST']._serialized_start=1383
+  _globals['_LISTFILESREQUEST']._serialized_end=1417
+  _globals['_LISTFILESRESPONSE']._serialized_start=1419
+  _globals['_LISTFILESRESPONSE']._serialized_end=1477
+  _globals['_JOBRESULTS']._serialized_start=1479
+  _globals['_JOBRESULTS']._serialized_end=1550
+  _globals['_RANKFILES']._serialized_start=1553
+  _globals['_RANKFILES']._serialized_end=1827
+  _globals['_ACCESSEDFILES']._serialized_start=1829
+  _globals['_ACCESSEDFILES']._serialized_end=1874
+  _globals['_ACCESSFILESREQUEST']._serialized_start=1876
+  _globals['_ACCESSFILESREQUEST']._serialized_end=2001
+  _globals['_ACCESSFILESRESPONSE']._serialized_start=2003
+  _globals['_ACCESSFILESRESPONSE']._serialized_end=2084
+  _globals['_FOLDERQUESTION']._serialized_start=2087
+  _globals['_FOLDERQUESTION']._serialized_end=2232
+  _globals['_LISTFOLDER']._serialized_start=2234
+  _globals['_LISTFOLDER']._serialized_end=2260
+  _globals['_READFILE']._serialized_start=2262
+  _globals['_READFILE']._serialized_end=2319
+  _globals['_WRITEFILE']._serialized_start=2321
+  _globals['_WRITEFILE']._serialized_end=2405
+  _globals['_FOLDERANSWER']._serialized_start=2408
+  _globals['_FOLDERANSWER']._serialized_end=2635
+  _globals['_DOWNLOADFILEREQUEST']._serialized_start=2637
+  _globals['_DOWNLOADFILEREQUEST']._serialized_end=2740
+  _globals['_DOWNLOADFILERESPONSE']._serialized_start=2742
+  _globals['_DOWNLOADFILERESPONSE']._serialized_end=2867
 # @@protoc_insertion_point(module_scope)

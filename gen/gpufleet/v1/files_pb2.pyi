@@ -342,6 +342,7 @@ class CheckFilesRequest(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     BY_WIRE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    BY_STORE_FIELD_NUMBER: _builtins.int
     root: _builtins.str
     """Id of the folder, 32 hexadecimal digits, as its file .gpufleet-shared-root says; empty for none: then only how fast
     files come by the scheduler is asked.
@@ -354,6 +355,10 @@ class CheckFilesRequest(_message.Message):
     """Size of the probe in bytes, 64 MiB at most."""
     by_wire: _builtins.bool
     """Whether the nodes are to fetch the probe from the scheduler, too, to which the caller has uploaded it."""
+    by_store: _builtins.bool
+    """Whether the scheduler is to look how fast the place of stored files is, with as many random bytes as the probe has,
+    and to ask no node.
+    """
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Paths in that folder, 1,000 at most, that the caller's jobs are to read."""
@@ -372,10 +377,11 @@ class CheckFilesRequest(_message.Message):
         paths: _abc.Iterable[_builtins.str] | None = ...,
         by_wire: _builtins.bool = ...,
         nodes: _abc.Iterable[_builtins.str] | None = ...,
+        by_store: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_wire", b"by_wire", "digest", b"digest", "nodes", b"nodes", "paths", b"paths", "probe", b"probe", "root", b"root", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_store", b"by_store", "by_wire", b"by_wire", "digest", b"digest", "nodes", b"nodes", "paths", b"paths", "probe", b"probe", "root", b"root", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,18 +394,38 @@ class CheckFilesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODES_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    STORE_PROBLEM_FIELD_NUMBER: _builtins.int
+    STORE_WRITE_DURATION_FIELD_NUMBER: _builtins.int
+    STORE_READ_DURATION_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Where the scheduler stores files: a folder there, or "s3://BUCKET/PREFIX"."""
+    store_problem: _builtins.str
+    """Why the scheduler could not write the probe there and read it back; empty when it could, or was not to."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FilesOnNode]:
         """A node each, those that are lost, too."""
+
+    @_builtins.property
+    def store_write_duration(self) -> _duration_pb2.Duration:
+        """How long writing the probe there took, until it was stored; absent when it was not to be, as by_store was not set."""
+
+    @_builtins.property
+    def store_read_duration(self) -> _duration_pb2.Duration:
+        """How long reading it back took; absent as the one before."""
 
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___FilesOnNode] | None = ...,
+        store: _builtins.str = ...,
+        store_problem: _builtins.str = ...,
+        store_write_duration: _duration_pb2.Duration | None = ...,
+        store_read_duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store_read_duration", b"store_read_duration", "store_write_duration", b"store_write_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "store", b"store", "store_problem", b"store_problem", "store_read_duration", b"store_read_duration", "store_write_duration", b"store_write_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

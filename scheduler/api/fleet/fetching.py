@@ -1,6 +1,5 @@
 """The NodeAgent service: the files of an attempt, for the node that it is placed on and nobody else."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -32,17 +31,17 @@ async def pieces_of(
         owner = _owner_of_check(links, request)
     else:
         job = job_of(durable, request)
-        if not await asyncio.to_thread(_is_named, blobs, job, request.digest):
+        if not await blobs.on_thread(_is_named, blobs, job, request.digest):
             raise GpufleetError(
                 Reason.PERMISSION_DENIED,
                 f"no attempt that is placed on node {request.node} names this file",
                 next_step=OWN_STEP,
             )
         owner = job.user
-    descriptor = await asyncio.to_thread(blobs.open, owner, request.digest)
-    if descriptor is None:
+    reader = await blobs.on_thread(blobs.open, owner, request.digest)
+    if reader is None:
         raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {request.digest} of {owner} is not stored any more")
-    async with aclosing(pieces_from(descriptor, request.offset)) as pieces:
+    async with aclosing(pieces_from(blobs, reader, request.offset)) as pieces:
         async for offset, data in pieces:
             yield pb.FetchBlobResponse(data=data, offset=offset)
 

@@ -1,6 +1,7 @@
 """The Scheduler service: CheckFiles, whether nodes see the folder that a person sees, and how fast files come."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -37,10 +38,28 @@ class FileCheckCalls(Calls):
 
     async def CheckFiles(self, request: files_pb2.CheckFilesRequest) -> files_pb2.CheckFilesResponse:
         """Ask the nodes at the same time; what they find of the folder is stored before it is answered."""
+        if request.by_store:
+            _check_size(request)
+            with self.one_stream():
+                return await self._store_checked(request.size_bytes)
         nodes = self._nodes_asked(request)
         with self.one_stream():
             found = await asyncio.gather(*(self._checked(node, request) for node in nodes))
-        return files_pb2.CheckFilesResponse(nodes=found)
+        return files_pb2.CheckFilesResponse(nodes=found, store=self.blobs.place.words)
+
+    async def _store_checked(self, size: int) -> files_pb2.CheckFilesResponse:
+        """How fast the place of stored files takes and gives so many bytes; nothing of them stays there."""
+        answer = files_pb2.CheckFilesResponse(store=self.blobs.place.words)
+        try:
+            write_s, read_s = await self.blobs.on_thread(self.blobs.measure, caller().user, secrets.token_bytes(size))
+        except GpufleetError as problem:
+            if problem.reason is not Reason.STORE_UNAVAILABLE:
+                raise
+            answer.store_problem = problem.message
+        else:
+            answer.store_write_duration.FromMicroseconds(round(write_s * 1e6))
+            answer.store_read_duration.FromMicroseconds(round(read_s * 1e6))
+        return answer
 
     def _nodes_asked(self, request: files_pb2.CheckFilesRequest) -> Sequence[Node]:
         if request.root and not is_root_id(request.root):
@@ -51,8 +70,7 @@ class FileCheckCalls(Calls):
             raise invalid("probe", "is not the path of a probe", next_step=step)
         if not is_digest(request.digest):
             raise invalid("digest", "is not a SHA-256 in lower-case hexadecimal", next_step="give that of the probe")
-        if not 0 <= request.size_bytes <= PROBE_BYTES_MAX:
-            raise invalid("size_bytes", f"is {request.size_bytes:,}; it must be 0 to {PROBE_BYTES_MAX:,}")
+        _check_size(request)
         if len(request.paths) > PATHS_MAX:
             raise invalid("paths", f"holds {len(request.paths):,}; at most {PATHS_MAX:,} are looked for at once")
         for number, path in enumerate(request.paths):
@@ -121,6 +139,11 @@ class FileCheckCalls(Calls):
             return f"its agent did not answer within {span_s:.0f} s"
         finally:
             connection.checks.pop(number, None)
+
+
+def _check_size(request: files_pb2.CheckFilesRequest) -> None:
+    if not 0 <= request.size_bytes <= PROBE_BYTES_MAX:
+        raise invalid("size_bytes", f"is {request.size_bytes:,}; it must be 0 to {PROBE_BYTES_MAX:,}")
 
 
 def _other_root(node: Node, root: str) -> str:

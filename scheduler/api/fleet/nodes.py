@@ -179,6 +179,8 @@ class NodeCalls(Calls):
             bands=[job_pb2.Band.ValueType(band) for band in bands_of_caller(self.engine.view.limits.bands)],
             event_loop=running_loop_in_words(),
             store_gap=store_gap(durable.gap, gap_hold(self.engine.view, now), now),
+            file_store=self.facts.file_store(),
+            file_store_error=self.facts.file_store_error(),
             refused_nodes=[refusal_proto(each) for each in reversed(live.refused_nodes.values())],
             schedulers=[scheduler_run(each) for each in self.facts.schedulers()],
         )

@@ -40,7 +40,7 @@ async def store_results(
     job = await _job_of(engine, first, key)
     folder, problems = _checked(first)
     sizes = {each.digest: each.size_bytes for each in folder.chunks}
-    known = await asyncio.to_thread(blobs.results.of, key)
+    known = await blobs.on_thread(blobs.results.of, key)
     if known is not None:
         await _tell(engine, blobs, key, known)
         yield pb.StoreResultsResponse(is_stored=True)
@@ -48,7 +48,7 @@ async def store_results(
     if folder.content_bytes > (most := blobs.folder_bytes_max):
         why = f"what the job left has {folder.content_bytes:,} bytes; at most {most:,} are stored"
         raise GpufleetError(Reason.FILE_TOO_LARGE, why, next_step="name less of it with --download")
-    await asyncio.to_thread(blobs.keep, [(job.user, each) for each in sizes])
+    await blobs.on_thread(blobs.keep, [(job.user, each) for each in sizes])
     missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
     stored = [blobs.stored_bytes(job.user, each) for each in missing]
     yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
@@ -67,7 +67,7 @@ async def store_results(
             await files.finish()
         is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
         if is_whole:
-            left = await asyncio.to_thread(_finish, blobs, job.user, key, first.manifest, problems)
+            left = await blobs.on_thread(_finish, blobs, job.user, key, first.manifest, problems)
             await _tell(engine, blobs, key, left)
     yield pb.StoreResultsResponse(is_stored=is_whole)
 
@@ -132,7 +132,7 @@ async def _tell(engine: Engine, blobs: BlobStore, key: RankKey, stored: Stored) 
     due = engine.view.durable.results_due.get((key.job, key.attempt))
     if not stored.is_new and (due is None or not due.awaits(key)):
         return
-    folder = await asyncio.to_thread(blobs.folders.read, stored.user, stored.digest)
+    folder = await blobs.on_thread(blobs.folders.read, stored.user, stored.digest)
     told = ResultsReported(
         at=engine.now(),
         key=key,

@@ -1,7 +1,6 @@
 """The Scheduler service: files that people upload for their jobs, and which of them a job may name."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ class FileCalls(Calls):
             if not is_digest(digest):
                 raise invalid(f"digests[{number}]", NOT_A_DIGEST, next_step=DIGEST_STEP)
         user, wanted = caller().user, tuple(dict.fromkeys(request.digests))
-        await asyncio.to_thread(self.blobs.keep, [(user, each) for each in wanted])
+        await self.blobs.on_thread(self.blobs.keep, [(user, each) for each in wanted])
         missing = [each for each in wanted if self.blobs.size_of(user, each) is None]
         return files_pb2.FindMissingBlobsResponse(
             missing_digests=missing, stored_bytes=[self.blobs.stored_bytes(user, each) for each in missing]
@@ -75,12 +74,12 @@ class FileCalls(Calls):
             raise invalid("digest", NOT_A_DIGEST, next_step=DIGEST_STEP)
         user = caller().user
         with self.one_stream():
-            await asyncio.to_thread(self.blobs.keep, [(user, request.digest)])
-            descriptor = await asyncio.to_thread(self.blobs.open, user, request.digest)
-            if descriptor is None:
+            await self.blobs.on_thread(self.blobs.keep, [(user, request.digest)])
+            reader = await self.blobs.on_thread(self.blobs.open, user, request.digest)
+            if reader is None:
                 raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {request.digest} is not stored for {user}")
-            async with aclosing(pieces_from(descriptor, request.offset)) as pieces:
-                yield files_pb2.DownloadBlobResponse(offset=request.offset, size_bytes=os.fstat(descriptor).st_size)
+            async with aclosing(pieces_from(self.blobs, reader, request.offset)) as pieces:
+                yield files_pb2.DownloadBlobResponse(offset=request.offset, size_bytes=reader.size)
                 async for offset, data in pieces:
                     yield files_pb2.DownloadBlobResponse(offset=offset, data=data)
 

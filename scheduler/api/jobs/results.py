@@ -1,10 +1,8 @@
 """The Scheduler service: which files a job left, and their bytes. They are for whoever reads what the job wrote."""
 
-import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
 from gpufleet.v1 import files_pb2
@@ -53,7 +51,7 @@ class ResultCalls(JobsFound):
         """What each rank of the newest attempt left of which anything is stored or still to come."""
         job = await self._read_job(request.job_id)
         ranks = await left_by_ranks(self.engine, self.blobs, job)
-        return await asyncio.to_thread(_listed, self.blobs, ranks, self.facts.results_kept())
+        return await self.blobs.on_thread(_listed, self.blobs, ranks, self.facts.results_kept())
 
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest
@@ -63,7 +61,7 @@ class ResultCalls(JobsFound):
         if request.length_bytes < 0:
             raise invalid("length_bytes", f"is {request.length_bytes:,}", next_step="leave it out for all of the file")
         ranks = await left_by_ranks(self.engine, self.blobs, job)
-        file = await asyncio.to_thread(_found, self.blobs, job, ranks, request.rank, request.path)
+        file = await self.blobs.on_thread(_found, self.blobs, job, ranks, request.rank, request.path)
         if not 0 <= request.offset <= file.size_bytes:
             why = f"{request.offset:,} is not within the file's {file.size_bytes:,} bytes"
             raise GpufleetError(Reason.OFFSET_OUT_OF_RANGE, why)
@@ -84,7 +82,7 @@ class ResultCalls(JobsFound):
         else:
             sha = hashlib.sha256()
         for run in wanted:
-            for data in await asyncio.to_thread(_read, self.blobs, file.user, run, sha):
+            for data in await self.blobs.on_thread(_read, self.blobs, file.user, run, sha):
                 skipped = max(0, request.offset - offset)  # what the caller has counts for the digest alone
                 if skipped < len(data):
                     yield files_pb2.DownloadFileResponse(offset=offset + skipped, data=data[skipped:])
@@ -175,15 +173,13 @@ def _folder(blobs: BlobStore, stored: Stored) -> Folder:
 
 def _read(blobs: BlobStore, user: UserName, run: _Run, sha: "hashlib._Hash | None") -> list[bytes]:
     """The bytes of a run, of which a chunk has 8 MiB at most; they are added to what is hashed, if anything is."""
-    descriptor = blobs.open(user, run.digest)
-    if descriptor is None:
+    reader = blobs.open(user, run.digest)
+    if reader is None:
         raise GpufleetError(Reason.FILE_NOT_FOUND, "a part of the file is not stored any more")
-    try:
-        data = os.pread(descriptor, run.size, run.offset)
-    finally:
-        os.close(descriptor)
+    with closing(reader):
+        data = reader.read(run.offset, run.size)
     if len(data) != run.size:
-        raise GpufleetError(Reason.STORE_UNAVAILABLE, "a part of the file is too short in the scheduler's data folder")
+        raise GpufleetError(Reason.STORE_UNAVAILABLE, "a part of the file is too short where it is stored")
     if sha is not None:
         sha.update(data)
     return [data[start : start + PIECE_BYTES_MAX] for start in range(0, len(data), PIECE_BYTES_MAX)]

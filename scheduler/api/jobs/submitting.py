@@ -1,6 +1,5 @@
 """The Scheduler service: Submit. Check, decide, store, answer."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -112,7 +111,7 @@ class SubmitCalls(JobsFound):
         """
         if not any(spec.files or spec.folder for spec in specs):
             return specs, ()
-        missing = await asyncio.to_thread(missing_files, self.blobs, caller().user, specs)
+        missing = await self.blobs.on_thread(missing_files, self.blobs, caller().user, specs)
         if (caller().user, request.request_id) in self.engine.view.durable.requests:
             return specs, ()
         roots = {node.shared_root for node in self.engine.view.durable.nodes.values() if node.shared_root}
@@ -122,7 +121,7 @@ class SubmitCalls(JobsFound):
         notes = (f"{len(missing):,} of its files are not uploaded yet",) if missing else ()
         where = field.partition(".")[0] + ".folder" if "." in field else field
         try:
-            await asyncio.to_thread(check_folders, self.blobs, caller().user, specs, where)
+            await self.blobs.on_thread(check_folders, self.blobs, caller().user, specs, where)
         except GpufleetError as problem:
             if not request.dry_run or problem.reason is not Reason.FILE_NOT_UPLOADED:
                 raise

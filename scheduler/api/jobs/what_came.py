@@ -1,6 +1,5 @@
 """What became of what a job was to leave: of each rank of the newest attempt of which anything is known."""
 
-import asyncio
 from dataclasses import dataclass
 
 from gpufleet.v1 import files_pb2
@@ -49,7 +48,7 @@ async def left_by_ranks(engine: Engine, blobs: BlobStore, job: Job) -> list[Rank
     for attempt in reversed(job.past):
         if not any(rank.started_at is not None for rank in attempt.ranks):
             continue
-        stored = await asyncio.to_thread(_stored, blobs, job, attempt)
+        stored = await blobs.on_thread(_stored, blobs, job, attempt)
         if settled is None and not all(stored.values()):
             settled = await _settled(engine, job)
         found = [_left(engine.view.durable, blobs, key, each, settled or {}) for key, each in stored.items()]

@@ -29,7 +29,7 @@ def _fleet(fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(gpuctl: Gpuctl, *more: str) -> tuple[int, dict[str, tuple[str, str]]]:
     done = gpuctl("doctor", "--files", "-o", "json", *more)
-    found = [each for each in json.loads(done.text) if each["what"].startswith(("files", "shared", "uploads"))]
+    found = [each for each in json.loads(done.text) if each["what"].startswith(("file", "shared", "uploads"))]
     return done.code, {each["what"]: (each["verdict"], each["sentence"]) for each in found}
 
 
@@ -43,7 +43,8 @@ def test_each_way_is_tried_and_how_fast_it_is_told(fake: FakeScheduler, gpuctl: 
     _, found = told(gpuctl, "--shared-root", "team")
     assert found["files n1"] == ("OK", "from the scheduler 2 MB/s, in team 20 MB/s")
     assert found["uploads"][1].startswith("to the scheduler ") and "files n2" not in found
-    (asked,) = fake.asked("CheckFiles")
+    of_store, asked = fake.asked("CheckFiles")
+    assert of_store.by_store and of_store.size_bytes == 2_000_000
     assert (list(asked.nodes), asked.by_wire, asked.size_bytes) == (["n1"], True, 2_000_000)
     assert [each.name for each in Path("team").iterdir()] == [MARKER], "the probe is gone"
 
@@ -70,3 +71,20 @@ def test_what_does_not_work_is_told_with_what_to_do(fake: FakeScheduler, gpuctl:
     fake.faults["UploadBlob"].append(GpufleetError(Reason.QUOTA_EXCEEDED, "ada has too many files"))
     code, found = told(gpuctl)
     assert code == 1 and found["uploads"] == ("FAILED", "nothing can be uploaded: ada has too many files")
+
+
+def test_where_the_scheduler_stores_files_is_told_and_how_fast_that_is(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    fake.files_on_nodes = [WIRE]
+    fake.file_store = files_pb2.CheckFilesResponse(
+        store="s3://team/blobs", store_write_duration=SECOND, store_read_duration=Duration(nanos=100_000_000)
+    )
+    assert told(gpuctl)[1]["file store"] == ("OK", "s3://team/blobs: written 2 MB/s, read 20 MB/s")
+    fake.file_store = files_pb2.CheckFilesResponse(store="s3://team/blobs", store_problem="the store of files is away")
+    code, found = told(gpuctl)
+    assert code == 1 and found["file store"] == ("FAILED", "the store of files is away")
+
+
+def test_that_stored_files_are_away_is_told_without_being_asked(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    fake.server.file_store, fake.server.file_store_error = "s3://team/blobs", "s3://team/blobs is away"
+    done = gpuctl("doctor")
+    assert done.code == 1 and "s3://team/blobs is away" in done.text and "doctor --files" in done.text

@@ -322,12 +322,27 @@ export interface CheckFilesRequest {
   readonly by_wire: boolean;
   /** The nodes to ask; empty for all. */
   readonly nodes: readonly string[];
+  /**
+   * Whether the scheduler is to look how fast the place of stored files is, with as many random bytes as the probe has,
+   * and to ask no node.
+   */
+  readonly by_store: boolean;
 }
 
 /** CheckFilesResponse tells what each node has found, in the order of their names. */
 export interface CheckFilesResponse {
   /** A node each, those that are lost, too. */
   readonly nodes: readonly FilesOnNode[];
+  /** Where the scheduler stores files: a folder there, or "s3://BUCKET/PREFIX". */
+  readonly store: string;
+  /** Why the scheduler could not write the probe there and read it back; empty when it could, or was not to. */
+  readonly store_problem: string;
+  /**
+   * How long writing the probe there took, until it was stored; absent when it was not to be, as by_store was not set.
+   */
+  readonly store_write_duration?: Duration;
+  /** How long reading it back took; absent as the one before. */
+  readonly store_read_duration?: Duration;
 }
 
 /** FilesOnNode is how files come to a node. */
