@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from gpufleet.config.file_store import file_store_place
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.whole_file import sync_path
 
+from ..blobs.opening import FOLDER as BLOBS_FOLDER
 from . import archive, checking, losses, restoring
 from .making import make
 from .manifest import Manifest
@@ -42,7 +44,8 @@ def backup(settings: SchedulerSettings, to: str, *, replaces: bool, has_output: 
         f"{_what(manifest)}\n"
         f"{rows:,} rows, {len(made.keys)} keys and tokens, and a list of {manifest.output_pieces:,} pieces of output"
         f" ({manifest.output_bytes:,} bytes, which are {'' if manifest.has_output else 'not '}in it)\n"
-        f"{made.bytes:,} bytes in {made.seconds:.1f} s",
+        f"{made.bytes:,} bytes in {made.seconds:.1f} s\n"
+        f"not in it: files that people uploaded and that jobs left, in {_files_place(settings)}",
         file=told,
     )
     return 0
@@ -74,6 +77,7 @@ def restore(settings: SchedulerSettings, path: Path, *, replaces: bool) -> int:
                 print(f"kept: {kept}")
             if opened.manifest.has_output:
                 print(f"put back: {restored.output_bytes:,} bytes of output that were not there")
+            print(f"files of jobs are not in a backup: they are looked for in {_files_place(settings)}")
             for loss in losses.losses(settings, opened, restored):
                 print(loss)
             if restored.jobs_above:
@@ -117,6 +121,10 @@ def new_file(path: Path, *, replaces: bool) -> Iterator[BinaryIO]:
             unfinished.unlink(missing_ok=True)
             raise
     sync_path(path.parent)
+
+
+def _files_place(settings: SchedulerSettings) -> str:
+    return str(file_store_place(settings.files.store) or settings.data / BLOBS_FOLDER)
 
 
 def _what(manifest: Manifest) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import importlib
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 from gpufleet.config.scheduler_settings import FileSettings, SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.files import PIECE_BYTES_MAX
-from scheduler.blobs.backends import folder as folder_module
 from scheduler.blobs.backends import object_store
 from scheduler.blobs.backends.admission import KNOWN_FILE, admit
 from scheduler.blobs.backends.backend import MARKER
@@ -244,7 +244,7 @@ def test_of_a_copy_that_was_cut_nothing_is_left_and_no_file_is_there(
         target.write(source.read(100))
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder_module.shutil, "copyfileobj", cut)
+    monkeypatch.setattr(shutil, "copyfileobj", cut)
     full = refusal(lambda: store.finish(ANN, DIGEST, len(DATA)))
     assert full.reason is Reason.STORE_UNAVAILABLE and "is full" in full.message
     assert blobs.names() == [] and not list((blobs.folder / "ann").iterdir())
@@ -256,7 +256,7 @@ def settings_for(objects: ObjectServer, bucket: str, tmp_path: Path, **others: A
     keys = tmp_path / "keys"
     keys.write_text(f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
     keys.chmod(0o600)
-    words = {"s3_endpoint": objects.url, "s3_region": "us-east-1", "s3_key_file": keys}
+    words: dict[str, Any] = {"s3_endpoint": objects.url, "s3_region": "us-east-1", "s3_key_file": keys}
     return FileSettings(store=f"s3://{bucket}/x", **words | others)
 
 
