@@ -69,6 +69,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "config": "admin.config",
         "install": "services.command",
         "uninstall": "services.command",
+        "upgrade": "admin.upgrade",
         "doctor": "admin.doctor",
         "version": "admin.version",
     },

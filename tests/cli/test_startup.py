@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cli.admin import config, doctor, programs, secret, token, up, usage, version
+from cli.admin import config, doctor, programs, secret, token, up, upgrade, usage, version
 from cli.asking import command as asking
 from cli.batch import command as batch
 from cli.bench_model import command as bench_model
@@ -143,6 +143,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         token,
         top,
         up,
+        upgrade,
         usage,
         version,
         wait,
@@ -150,7 +151,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 57
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 58
 
 
 def test_the_help_of_gpuctl() -> None:

@@ -6,8 +6,10 @@ of those are hidden behind empty folders. Interpreter and checkout are shown whe
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+PR_SET_PDEATHSIG = 1
 DEADLINE_SECONDS = 120.0
 ROOT = Path(__file__).resolve().parents[2]
 PLACES_OF_SYSTEMD = (Path("/usr/lib/systemd/systemd"), Path("/lib/systemd/systemd"))
@@ -38,6 +41,7 @@ set -e
 work=$1; systemd=$2; shift 2
 mount --make-rprivate /
 mount -t proc proc /proc
+ip link set lo up
 mkdir -p "$work/shown"
 for place in "$@"; do
     mkdir -p "$work/shown$place"
@@ -77,7 +81,7 @@ class Machine:
     """What is typed on it: `type` by a shell, as root, with gpuctl of this checkout."""
 
     def __init__(self, process: int, folder: Path) -> None:
-        self._inside = ("nsenter", "--target", str(process), "--mount", "--pid", "--uts", "--ipc", "--cgroup")
+        self._inside = ("nsenter", "--target", str(process), "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup")
         self._folder = folder
 
     def type(self, line: str, *, code: int = 0) -> str:
@@ -122,7 +126,7 @@ def why_no_machine() -> str:
     """Why there can be none here; empty where there can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a systemd of one's own needs root on Linux"
-    missing = [name for name in ("unshare", "nsenter", "systemctl", "mount") if shutil.which(name) is None]
+    missing = [name for name in ("unshare", "nsenter", "systemctl", "mount", "ip") if shutil.which(name) is None]
     return f"there is no {', '.join(missing) or 'systemd'} here" if missing or SYSTEMD is None else ""
 
 
@@ -137,7 +141,7 @@ def running_machine(folder: Path) -> Iterator[Machine | None]:
     log = (folder / "boot.log").open("wb")
     process = subprocess.Popen(
         [
-            *("unshare", "--pid", "--mount", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"),
+            *("unshare", "--pid", "--mount", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"),
             *("sh", "-c", BOOT, "boot", str(folder), str(SYSTEMD), *map(str, places)),
         ],
         env=environment,
@@ -185,7 +189,7 @@ def _control_groups(name: str) -> list[Path]:
         roots = [each for each in sorted(Path("/sys/fs/cgroup").iterdir()) if (each / "cgroup.procs").exists()]
     groups = []
     for root in {each.resolve() for each in roots}:
-        group = root / f"test-{name}"
+        group = root / f"test-{os.getpid()}-{name}"
         with suppress(OSError):
             group.mkdir(exist_ok=True)
             if (group / "cpuset.cpus").exists():
@@ -196,6 +200,7 @@ def _control_groups(name: str) -> list[Path]:
 
 
 def _enter(groups: Sequence[Path]) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # A machine does not outlive tests that are killed.
     for group in groups:
         with suppress(OSError):
             (group / "cgroup.procs").write_text(str(os.getpid()))
