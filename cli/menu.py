@@ -65,6 +65,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "nodes": "nodes.nodes",
         "drain": "nodes.nodes",
         "resume": "nodes.nodes",
+        "login": "logins.login",
+        "logout": "logins.login",
         "token": "admin.token",
         "config": "admin.config",
         "install": "services.command",
@@ -122,7 +124,8 @@ OF_OTHERS: Mapping[str, str] = {
     "log": "logs",
     "output": "logs",
     "start": "up",
-    "login": "config context add",
+    "signin": "login",
+    "logoff": "logout",
     "whoami": "doctor",
 }
 """What other programs call it, or people do: the command that is meant."""

@@ -12,6 +12,8 @@ from ..options import Connection, Printing
 config = Family("config", "Write, check and show settings; choose a scheduler.")
 contexts = Family("context", "Schedulers that this account uses, by name.")
 config.add_typer(contexts)
+users = Family("user", "Users with passwords, in a file of the scheduler's machine.")
+config.add_typer(users)
 
 Program = Annotated[str, Argument(metavar="PROGRAM", help="scheduler, agent or gateway.")]
 
@@ -158,3 +160,39 @@ def add(
         is_insecure=insecure,
         is_used=use_now,
     )
+
+
+UsersFile = Annotated[
+    Path, Option("--file", metavar="FILE", help="The file that [login] users_file of scheduler.toml names.")
+]
+UserArgument = Annotated[str, Argument(metavar="NAME", help="The user's name.")]
+
+
+@users.subcommand("set")
+def set_user(
+    name: UserArgument,
+    file: UsersFile,
+    role: Annotated[
+        str, Option("--role", metavar="ROLE", help="admin, user or viewer; as it was, or user, by default.")
+    ] = "",
+) -> None:
+    """Add a user, or give one another password, which is asked for, or read as a line of standard input."""
+    from ..logins.user_calls import write_user
+
+    write_user(file, name, role)
+
+
+@users.subcommand("list")
+def list_users(file: UsersFile) -> None:
+    """List the users and their roles."""
+    from ..logins.user_calls import show_users
+
+    show_users(file)
+
+
+@users.subcommand("remove")
+def remove_user(name: UserArgument, file: UsersFile) -> None:
+    """Take a user out; who is logged in by the password is out within seconds."""
+    from ..logins.user_calls import drop_user
+
+    drop_user(file, name)

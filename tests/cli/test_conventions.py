@@ -27,7 +27,7 @@ ON_THIS_MACHINE = {
     "config certificate",
     "providers",
 }
-OWN_FILES_ONLY = {"config context use"}
+OWN_FILES_ONLY = {"config context use", "config user set", "config user list", "config user remove"}
 TIME_OUTS = {"--connection-timeout", "--max-wait-time", "--max-consecutive-timeouts", "--session-timeout"}
 
 

@@ -17,6 +17,7 @@ from cli.devices import monitor, top
 from cli.inside import exec as exec_command
 from cli.inside import forward, ssh
 from cli.jobs import change, history, job, queue, wait
+from cli.logins import login
 from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
 from cli.nodes import nodes, workers
@@ -126,6 +127,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         forward,
         history,
         job,
+        login,
         logs,
         models,
         monitor,
@@ -151,7 +153,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 58
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 60
 
 
 def test_the_help_of_gpuctl() -> None:

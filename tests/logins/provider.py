@@ -69,7 +69,7 @@ class Client(ClientMixin):  # type: ignore[misc]
 
     def check_redirect_uri(self, redirect_uri: str) -> bool:
         # Any port of loopback is one address, as RFC 8252 has it.
-        return redirect_uri.startswith("http://127.0.0.1:") or redirect_uri in self.redirect_uris
+        return redirect_uri.startswith(("http://127.0.0.1:", "http://127.0.0.1/")) or redirect_uri in self.redirect_uris
 
     def check_client_secret(self, client_secret: str) -> bool:
         return secrets.compare_digest(client_secret, self.secret)
