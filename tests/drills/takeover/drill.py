@@ -28,6 +28,9 @@ PORT = 50_051
 CALM_S = 1.0
 """Between the end of a fault and the next."""
 
+SETTLED_S = 20.0
+"""A leader that the store was away for, and that does not beat again, has lost its place by then, and has ended."""
+
 CUT_OFF_S = 12.0
 """A leader that lost its store has ended itself by then."""
 
@@ -201,15 +204,16 @@ class TakeoverDrill:
         return seconds
 
     async def _who_leads(self) -> None:
-        """Both may have ended or changed places while there was no store: whoever listens leads."""
+        """Both may have ended or changed places since there was no store, and some time after it was back."""
+        await asyncio.sleep(SETTLED_S)
         for each in tuple(self._schedulers):
             process = each.process
             if process is not None and process.poll() is not None:
                 await each.ended()
-        listening = [each for each in self._schedulers if each.process is not None and _listens(each)]
-        assert len(listening) == 1, f"{len(listening)} lead"
-        if listening[0] is not self.leader:
+        leading = self._asked("SELECT pid FROM scheduler_run WHERE role = 'leading' ORDER BY term DESC LIMIT 1")
+        if self.standby.process is not None and self.standby.pid == leading:
             self._schedulers.reverse()
+        assert self.leader.process is not None and self.leader.pid == leading, "nobody leads"
         if self.standby.process is None:
             await self._stands_by(self.standby)
         else:
