@@ -68,6 +68,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "login": "logins.login",
         "logout": "logins.login",
         "token": "admin.token",
+        "audit": "admin.audit",
         "config": "admin.config",
         "install": "services.command",
         "uninstall": "services.command",

@@ -1,1 +1,1 @@
-"""What runs and administers a fleet: `up`, `down`, the programs, tokens, settings, usage, `doctor`, `version`."""
+"""What runs and administers a fleet: programs, tokens, audit, settings, usage, `up`, `down`, `doctor`, `version`."""

@@ -121,6 +121,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     stories: dict[int, list[job_pb2.StoryLine]] = field(default_factory=dict)
     explanations: dict[int, job_pb2.Explanation] = field(default_factory=dict)
     tokens: list[scheduler_pb2.Token] = field(default_factory=list)
+    audit: list[scheduler_pb2.AuditEntry] = field(default_factory=list)
+    """Entries of the audit, oldest first."""
     secrets: dict[str, str] = field(default_factory=dict)
     server: scheduler_pb2.GetServerInfoResponse = field(default_factory=scheduler_pb2.GetServerInfoResponse)
     faults: dict[str, deque[Fault | GpufleetError]] = field(default_factory=lambda: defaultdict(deque))
@@ -223,6 +225,16 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def GetJob(self, request: Any, context: Any) -> Any:
         return self._answer("GetJob", request, context, lambda: scheduler_pb2.GetJobResponse(job=self._find(request)))
+
+    def ListAuditEntries(self, request: Any, context: Any) -> Any:
+        def entries() -> scheduler_pb2.ListAuditEntriesResponse:
+            found = [each for each in reversed(self.audit) if each.sequence > request.after_sequence]
+            start = int(request.page_token or 0)
+            end = start + (request.page_size or 100)
+            more = str(end) if end < len(found) else ""
+            return scheduler_pb2.ListAuditEntriesResponse(entries=found[start:end], next_page_token=more)
+
+        return self._answer("ListAuditEntries", request, context, entries)
 
     def Queue(self, request: Any, context: Any) -> Any:
         def queue() -> scheduler_pb2.QueueResponse:

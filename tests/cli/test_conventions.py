@@ -80,6 +80,7 @@ READING = [
     ["nodes"],
     ["workers"],
     ["token", "list"],
+    ["audit"],
     ["nodes", "--free"],
     ["stats", "12"],
     ["top"],
@@ -100,6 +101,7 @@ def everything(fake: FakeScheduler) -> FakeScheduler:
     fake.server = scheduler_pb2.GetServerInfoResponse(version="0.1.0", user="ada", store_is_healthy=True)
     fake.stories[12] = [job_pb2.StoryLine(sequence=1, kind="JobQueued", sentence="ada submitted it")]
     fake.explanations[13] = job_pb2.Explanation(reason=cluster.queued().wait_reason)
+    fake.audit = [scheduler_pb2.AuditEntry(sequence=1, user="ada", action="Submit", code="OK", count=1)]
     fake.tokens = [scheduler_pb2.Token(id="ab12", user="ada", role=scheduler_pb2.ROLE_ADMIN)]
     return fake
 

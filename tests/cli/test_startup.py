@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cli.admin import config, doctor, programs, secret, token, up, upgrade, usage, version
+from cli.admin import audit, config, doctor, programs, secret, token, up, upgrade, usage, version
 from cli.asking import command as asking
 from cli.batch import command as batch
 from cli.bench_model import command as bench_model
@@ -118,6 +118,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
     commands = (
         asking,
         attach,
+        audit,
         batch,
         bench_model,
         change,
@@ -153,7 +154,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 60
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 61
 
 
 def test_the_help_of_gpuctl() -> None:
