@@ -31,6 +31,6 @@ def audit(
     was done to a job of theirs. Calls that only read are there where they were refused. x12 stands for twelve calls
     that were counted.
     """
-    from .audit_calls import Wanted, show_audit
+    from .audit_calls import AuditFilter, show_audit
 
-    show_audit(options.settings(), Wanted(by, call, on, since, refused, limit, follow))
+    show_audit(options.settings(), AuditFilter(by, call, on, since, refused, limit, follow))

@@ -30,7 +30,7 @@ KINDS = ("job", "node", "token", "user", "model", "secret", "session", "program"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AuditFilter:
     """Which entries are wanted, as it was typed, and whether to stay."""
 
     by: str
@@ -42,7 +42,7 @@ class Wanted:
     follow: bool
 
 
-def entries_request(wanted: Wanted, now: datetime) -> scheduler_pb2.ListAuditEntriesRequest:
+def entries_request(wanted: AuditFilter, now: datetime) -> scheduler_pb2.ListAuditEntriesRequest:
     """The request for the first page. Raises INVALID_ARGUMENT, naming the option."""
     kind, _, name = wanted.on.partition(":")
     if wanted.on and not (kind in KINDS and name and (kind != "job" or name.isdigit())):
@@ -61,7 +61,7 @@ def entries_request(wanted: Wanted, now: datetime) -> scheduler_pb2.ListAuditEnt
     )
 
 
-def show_audit(settings: Settings, wanted: Wanted) -> None:
+def show_audit(settings: Settings, wanted: AuditFilter) -> None:
     """Print the newest entries, oldest first, and go on with what comes where that is wanted."""
     request = entries_request(wanted, datetime.now(UTC))
     if wanted.follow and settings.format == "json":
