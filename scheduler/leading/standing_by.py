@@ -22,6 +22,7 @@ from gpufleet.telemetry.metrics import Metrics
 from gpufleet.telemetry.metrics_door import MetricsDoor, packed
 
 from ..api.roles import Authenticator
+from ..blobs.opening import FOLDER as BLOBS_FOLDER
 from ..clock import is_set_within, wall_time
 from ..known_store import NOTED_EVERY_SECONDS, Memory
 from ..metrics.door import LIKE_CALL
@@ -140,6 +141,12 @@ class StandBy:
         if len(fresh) >= RUNS_MAX:
             raise GpufleetError(Reason.ALREADY_RUNNING, f"{len(fresh)} schedulers have this store, and no more may")
         check_keys(self._settings, self._shared.runs.fingerprints())
+        blobs = self._settings.data / BLOBS_FOLDER
+        if not (self._settings.files.store or blobs.is_symlink() or blobs.is_mount()):
+            log.warning(
+                "files that people uploaded to the leader are not here: after a takeover jobs that need them fail",
+                extra=fields(folder=blobs, page="docs/high-availability.md"),
+            )
         if look.holder and (why := self._shared.runs.why_not_ending(look.holder)):
             self._warn("rights", f"{why}: a leader that hangs is not replaced; GRANT pg_signal_backend TO this account")
 

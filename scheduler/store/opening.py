@@ -1,5 +1,6 @@
 """Opens the store that a URL names: to be the scheduler (lock, migrations, a new term), or to examine it."""
 
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,11 @@ STARTS_KEPT = 10_000
 
 EXAMPLES = "write sqlite:////path/to/scheduler.db or postgresql://user@host/database"
 
+
+SEVERAL_HOSTS = re.compile(
+    r"(?P<begin>postgres[a-z0-9+]*://(?:[^/?]*@)?)(?P<hosts>[^/?@]+,[^/?@]*)(?P<path>/[^?]*)?(?:\?(?P<query>.*))?"
+)
+PASSWORD = re.compile(r"(//?[^:/@]*):.*@")
 
 Admit = Callable[[Meta | None, Sequence[Began]], int]
 """Looks at what a store says of itself, None where there is none yet, and raises what keeps it from being opened.
@@ -123,14 +129,30 @@ def database_at(url: str, *, is_read_only: bool = False, is_kept: bool = True, i
 def parse_url(url: str) -> URL:
     """A store's URL in its parts. Errors: StoreUrlInvalid."""
     try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise StoreUrlInvalid(f"{url!r} is not a URL: {EXAMPLES}") from None
+        parsed = make_url(with_hosts_apart(url))
+    except (ArgumentError, ValueError):
+        raise StoreUrlInvalid(f"{without_password(url)!r} is not a URL: {EXAMPLES}") from None
+    if "@" in (parsed.host or ""):
+        raise StoreUrlInvalid(f"{without_password(url)!r} has two @: one in a password is written %40")
     if parsed.drivername == "postgres":
         parsed = parsed.set(drivername="postgresql")
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise StoreUrlInvalid(f"{parsed.get_backend_name()!r} is no database that the store can be in: {EXAMPLES}")
     return parsed
+
+
+def with_hosts_apart(url: str) -> str:
+    """A URL of several hosts, as libpq takes it (postgresql://one:5432,two:5432/name), as SQLAlchemy takes it."""
+    found = SEVERAL_HOSTS.fullmatch(url)
+    if found is None:
+        return url
+    hosts = "&".join(f"host={each}" for each in found["hosts"].split(",") if each)
+    return f"{found['begin']}{found['path'] or '/'}?{hosts}{'&' + found['query'] if found['query'] else ''}"
+
+
+def without_password(url: str) -> str:
+    """A URL to be shown, well-formed or not: nothing of what may be a password is in it."""
+    return PASSWORD.sub(r"\1:***@", url)
 
 
 def _claim_term(connection: Connection, above: int) -> None:

@@ -13,7 +13,8 @@ from alembic.script import ScriptDirectory
 
 from scheduler.store import migrations
 from scheduler.store.errors import StoreTooOld, StoreUrlInvalid
-from scheduler.store.opening import open_store
+from scheduler.store.opening import open_store, parse_url
+from scheduler.store.postgres import connect_arguments
 from scheduler.store.schema import belongs_to, metadata
 from tests.store.samples import behind_its_back, job, submit
 
@@ -30,6 +31,24 @@ from tests.store.samples import behind_its_back, job, submit
 def test_a_url_that_names_no_store_is_answered_with_one_that_would(url: str, complaint: str) -> None:
     with pytest.raises(StoreUrlInvalid, match=complaint):
         open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql:/u:s3cret@host/db", "postgresql://u:s3cret@host:port/db", "postgresql://u:s3@cret@host/db"]
+)
+def test_of_a_url_that_is_none_no_password_is_shown(url: str) -> None:
+    with pytest.raises(StoreUrlInvalid) as refused:
+        open_store(url)
+    assert ":***@host" in str(refused.value)
+    assert "s3" not in str(refused.value) and "cret" not in str(refused.value)
+
+
+def test_a_url_may_name_several_servers_as_libpq_takes_them() -> None:
+    parsed = parse_url("postgresql://u:pw@one:5432,two:5433/fleet?target_session_attrs=read-write")
+    arguments = connect_arguments(parsed, "me")
+    assert (arguments["host"], arguments["port"], arguments["dbname"]) == ("one,two", "5432,5433", "fleet")
+    assert (arguments["password"], arguments["target_session_attrs"]) == ("pw", "read-write")
+    assert parse_url("postgresql://one,two/fleet").query["host"] == ("one", "two")
 
 
 def test_the_migrations_make_the_tables_of_the_schema(url: str) -> None:
