@@ -2155,6 +2155,8 @@ class GetServerInfoResponse(_message.Message):
     STORE_GAP_FIELD_NUMBER: _builtins.int
     REFUSED_NODES_FIELD_NUMBER: _builtins.int
     SCHEDULERS_FIELD_NUMBER: _builtins.int
+    FILE_STORE_FIELD_NUMBER: _builtins.int
+    FILE_STORE_ERROR_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of gpufleet."""
     protocol_version: _builtins.int
@@ -2187,6 +2189,10 @@ class GetServerInfoResponse(_message.Message):
     """Files that the program may hold open: each follower and each agent takes some."""
     event_loop: _builtins.str
     """What the program waits with: "asyncio", which Python has, or "uvloop" and its version."""
+    file_store: _builtins.str
+    """Where files of jobs are stored: a folder where the scheduler is, or "s3://BUCKET/PREFIX"."""
+    file_store_error: _builtins.str
+    """Why that place cannot be reached now; empty while it can. Jobs whose files are there wait."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
@@ -2241,10 +2247,12 @@ class GetServerInfoResponse(_message.Message):
         store_gap: Global___StoreGap | None = ...,
         refused_nodes: _abc.Iterable[_node_pb2.RegisterRefusal] | None = ...,
         schedulers: _abc.Iterable[Global___SchedulerRun] | None = ...,
+        file_store: _builtins.str = ...,
+        file_store_error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time", "store_gap", b"store_gap"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "refused_nodes", b"refused_nodes", "role", b"role", "schedulers", b"schedulers", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "file_store", b"file_store", "file_store_error", b"file_store_error", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "refused_nodes", b"refused_nodes", "role", b"role", "schedulers", b"schedulers", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3151,6 +3151,10 @@ export interface GetServerInfoResponse {
   readonly refused_nodes: readonly RegisterRefusal[];
   /** The schedulers of this store, the one that leads first; none where the store cannot be shared. At most 16. */
   readonly schedulers: readonly SchedulerRun[];
+  /** Where files of jobs are stored: a folder where the scheduler is, or "s3://BUCKET/PREFIX". */
+  readonly file_store: string;
+  /** Why that place cannot be reached now; empty while it can. Jobs whose files are there wait. */
+  readonly file_store_error: string;
 }
 
 /** SchedulerRun is a scheduler that runs on a store, or ran within the last 10 min and did not stop in order. */
