@@ -141,6 +141,9 @@ def judge_server(
         yield from judge_told(server.store_gap)
     yield from judge_refused(server)
     yield from judge_leading(server.schedulers)
+    if server.file_store_error:
+        fix = "Jobs whose files are there wait; see: gpuctl doctor --files"
+        yield failed("file store", server.file_store_error, fix)
     yield judge_disk(server.output_free_bytes)
     if server.open_files_max:
         yield judge_open_files(server)
