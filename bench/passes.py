@@ -70,7 +70,7 @@ def _reasons_ms(fleet: BigFleet, known: NodeCache) -> float:
     page = [job for _, job in islice(order_from(fleet.state, fleet.now, None), PAGE)]
     assert known.last_pass is not None
     begin = time.process_time()
-    reasons, caps = PassReasons(known.last_pass), Caps(fleet.state)
+    reasons, caps = PassReasons(known.last_pass), Caps(fleet.state, fleet.now)
     for job in page:
         reasons.of(job, caps)
     return (time.process_time() - begin) * 1e3

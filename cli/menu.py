@@ -67,6 +67,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "resume": "nodes.nodes",
         "login": "logins.login",
         "logout": "logins.login",
+        "group": "admin.group",
         "token": "admin.token",
         "audit": "admin.audit",
         "config": "admin.config",

@@ -140,6 +140,8 @@ class Reason(Enum):
         "See the tokens with: gpuctl token list")
     SECRET_NOT_FOUND = (Code.NOT_FOUND, "The user has no secret with this name.",
         "See the names with: gpuctl secret list · set it with: gpuctl secret set NAME")
+    GROUP_NOT_FOUND = (Code.NOT_FOUND, "There is no group with this name, or the user is not in it.",
+        "See your groups with: gpuctl group list")
     FILE_NOT_FOUND = (Code.NOT_FOUND, "A file that was named is not there.",
         "Check the path.")
 
@@ -152,6 +154,8 @@ class Reason(Enum):
         "An admin lets the node in again with: gpuctl nodes approve NODE")
     TOKEN_NAME_TAKEN = (Code.ALREADY_EXISTS, "A token with this name exists.",
         "Choose another name, or revoke the old one with: gpuctl token revoke ID")
+    GROUP_NAME_TAKEN = (Code.ALREADY_EXISTS, "A group with this name exists.",
+        "Choose another name, or see the groups with: gpuctl group list")
     PORT_TAKEN = (Code.ALREADY_EXISTS, "Another process listens on the port.",
         "Stop that process, or choose another port with the flag that is named.")
     ALREADY_RUNNING = (Code.ALREADY_EXISTS, "Another scheduler, agent or gateway uses the same data.",

@@ -299,6 +299,8 @@ def _request(spec: job_pb2.JobSpec) -> str:
     if spec.HasField("time_limit"):
         parts.append(f"{words.span(spec.time_limit)} at most")
     parts.append(f"band {words.band(spec.band)}")
+    if spec.group:
+        parts.append(f"group {spec.group}")
     return ", ".join(parts)
 
 

@@ -163,6 +163,10 @@ ROWS: tuple[Row, ...] = (
     Row("admin", "POST", "/tokens", "CreateToken"),
     Row("admin", "GET", "/tokens", "ListTokens"),
     Row("admin", "DELETE", "/tokens/{id}", "RevokeToken"),
+    Row("admin", "GET", "/groups", "ListGroups"),
+    Row("admin", "PATCH", "/groups/{name}", "SetGroup"),
+    Row("admin", "POST", "/groups/{name}/rename", "RenameGroup"),
+    Row("admin", "DELETE", "/groups/{name}", "RemoveGroup"),
     Row("admin", "GET", "/audit", "ListAuditEntries"),
 )
 
@@ -190,7 +194,7 @@ LEFT_OUT: Mapping[str, str] = {
 NOT_BY_COOKIE = frozenset(
     {
         *("CreateToken", "ListTokens", "RevokeToken", "UpdateServer", "ListAuditEntries"),
-        *("SetSecret", "ListSecrets", "RemoveSecret"),
+        *("SetSecret", "ListSecrets", "RemoveSecret", "SetGroup", "RenameGroup", "RemoveGroup"),
     }
 )
 """Calls that want the token itself: tokens and settings are no matter of a browser that is logged in."""

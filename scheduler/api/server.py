@@ -51,6 +51,7 @@ from .inside.entering import EnteringCalls
 from .inside.tunnels import Tunnels
 from .jobs.ended_jobs import EndedJobCalls
 from .jobs.files import FileCalls
+from .jobs.groups import GroupCalls
 from .jobs.ingesting import IngestCalls
 from .jobs.jobs import JobCalls
 from .jobs.reasons import WaitReasons
@@ -90,6 +91,7 @@ class SchedulerService(  # type: ignore[misc]
     ResultCalls,
     SecretCalls,
     LoginCalls,
+    GroupCalls,
     EnteringCalls,
     scheduler_pb2_grpc.SchedulerServicer,
 ):

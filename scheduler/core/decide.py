@@ -9,6 +9,7 @@ from typing import assert_never
 from ..state import events, live
 from ..state.apply import apply
 from ..state.events import Event
+from ..state.groups.changes import GroupEvent
 from ..state.sessions import turns
 from ..state.sessions.events import SessionEvent
 from ..state.state import State
@@ -19,6 +20,7 @@ from . import (
     entries,
     gangs,
     gaps,
+    groups,
     jobs,
     membership,
     nodes,
@@ -57,6 +59,8 @@ def decide(state: State, event: Event) -> Decision:
     """What follows from an event. Changes nothing."""
     if isinstance(event, SessionEvent):
         return sessions.decide_session(state, event)
+    if isinstance(event, GroupEvent):
+        return groups.decide_group(state, event)
     match event:
         case events.JobsSubmitted():
             return jobs.on_jobs_submitted(state, event)

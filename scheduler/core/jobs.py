@@ -23,6 +23,7 @@ from ..state.events import (
 )
 from ..state.gap import RELEASED_SPANS_MAX
 from ..state.gpu_choice import without_gpus
+from ..state.groups.group import NO_GROUP, GroupId
 from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import (
     Deferred,
@@ -54,13 +55,14 @@ from ..state.records import (
     SignalSent,
 )
 from ..state.replies import JobChange, JobsChanged, Refused, Submitted
-from ..state.specs import Asked, Dependency, Outcome
+from ..state.specs import Asked, Band, Dependency, Outcome
 from ..state.state import State
 from ..state.units import Instant
 from .attempts import ended_attempt, given_up
 from .decision import Decision, refused
 from .dependencies import unmet
 from .gangs import abort_commands, handed_back
+from .groups import band_refusal_of_jobs, in_its_group
 
 
 def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
@@ -82,6 +84,9 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
     found = _routed(state, event.jobs)
     if isinstance(found, Refused):
         return Decision(reply=found)
+    in_groups = _in_groups(state, event.user, found)
+    if isinstance(in_groups, Refused):
+        return Decision(reply=in_groups)
     first_of: dict[tuple[Asked, bool], int] = {}
     for number, wanted in enumerate(found):
         first_of.setdefault((wanted.spec.asked, wanted.spec.prefers_gpus), number)
@@ -97,7 +102,9 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         still = unmet(state, wanted.spec.after, event.ended)
         if isinstance(still, Refused):
             return Decision(reply=replace(still, field=f"specs[{index}].after"))
-        jobs.append(_new_job(event, wanted, JobId(first + index), still))
+        job = _new_job(event, wanted, JobId(first + index), still)
+        group, band = in_groups[index] if in_groups else (NO_GROUP, job.band)
+        jobs.append(replace(job, group=group, band=band) if group else job)
     if many:
         jobs[0] = replace(jobs[0], told_with=JobId(first + total - 1))
     notes = notes_for(state, event.user, found[0].spec)
@@ -125,6 +132,19 @@ def _routed(state: State, jobs: tuple[WantedJob, ...]) -> tuple[WantedJob, ...] 
             return spec
         found.append(replace(wanted, spec=spec))
     return tuple(found)
+
+
+def _in_groups(state: State, user: UserName, jobs: tuple[WantedJob, ...]) -> tuple[tuple[GroupId, Band], ...] | Refused:
+    """The group and the band of each job; empty where none has a group."""
+    if not state.durable.groups.of_user(user) and not any(wanted.group for wanted in jobs):
+        return ()
+    places: list[tuple[GroupId, Band]] = []
+    for number, wanted in enumerate(jobs):
+        place = in_its_group(state, user, wanted, f"specs[{number}]")
+        if isinstance(place, Refused):
+            return place
+        places.append(place)
+    return tuple(places)
 
 
 def _new_job(event: JobsSubmitted, wanted: WantedJob, job_id: JobId, still: tuple[Dependency, ...]) -> Job:
@@ -374,7 +394,10 @@ def on_hold_requested(state: State, event: HoldRequested) -> Decision:
 
 
 def on_band_requested(state: State, event: BandRequested) -> Decision:
-    """Move jobs to another band."""
+    """Move jobs to another band, or none of them: a group may have a highest one."""
+    refusal = band_refusal_of_jobs(state, event.jobs, event.band)
+    if refusal is not None:
+        return Decision(reply=refusal)
 
     def change(job: Job) -> JobDecision:
         name = event.band.name.lower()

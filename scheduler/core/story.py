@@ -11,6 +11,7 @@ from ..policy.explain import begin_text
 from ..state import commands, records
 from ..state.attempts import AllocationMethod, Attempt, Placement, RankExit
 from ..state.commands import Command
+from ..state.groups.changes import GroupRecord
 from ..state.ids import JobId, UserName
 from ..state.jobs import Deferred, Divided, Finished, Held, Job
 from ..state.records import Record
@@ -19,11 +20,14 @@ from ..state.sessions.records import SessionRecord
 from ..state.shares import share_text
 from ..state.specs import GpuMode, Outcome
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
+from .group_story import group_sentence, tell_group
 from .session_story import session_sentence, tell_session
 
 
 def sentence(record: Record) -> str:
     """One sentence for people that says what happened; without its time, which stands beside it."""
+    if isinstance(record, GroupRecord):
+        return group_sentence(record)
     if isinstance(record, SessionRecord):
         return session_sentence(record)
     match record:
@@ -214,6 +218,8 @@ def _results_sentence(record: records.ResultsSettled) -> str:
 
 def tell(record: Record) -> str:
     """The short form of a record: its kind, its ids and what tells it from others of its kind."""
+    if isinstance(record, GroupRecord):
+        return tell_group(record)
     if isinstance(record, SessionRecord):
         return tell_session(record)
     name = type(record).__name__

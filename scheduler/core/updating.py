@@ -13,6 +13,7 @@ from ..state.specs import JobSpec, is_longer
 from ..state.state import State
 from ..state.units import Span
 from .decision import Decision, refused
+from .groups import band_refusal_of_jobs
 from .jobs import ItemsDecision, JobDecision, changed, for_each, unchanged
 from .warnings import rough_span
 
@@ -20,6 +21,9 @@ from .warnings import rough_span
 def on_update_requested(state: State, event: UpdateRequested) -> Decision:
     """Give all of the jobs what was asked for, or refuse it whole. What is like that already stays as it is."""
     jobs = [state.durable.jobs[job_id] for job_id in dict.fromkeys(event.jobs) if job_id in state.durable.jobs]
+    of_band = band_refusal_of_jobs(state, event.jobs, event.band)
+    if of_band is not None:
+        return Decision(reply=of_band)
     for job in jobs:
         if event.name is not None and job.array is not None and job.array not in event.jobs:
             return refused(

@@ -28,6 +28,7 @@ from ..state.state import State
 from ..state.units import SECOND, Instant, Span, after
 from .decision import NOTHING, Decision, together
 from .exclusive import TURN_KEPT, looks_again, noted_awake, put_to_sleep, with_those_that_wait
+from .groups import band_in
 from .jobs import stop_commands
 from .worker_seats import HOPE_SPAN
 
@@ -282,6 +283,7 @@ class Workers:
         assert self.revision.worker is not None
         begins_at = may_start_at(self.revision.deaths, self.at)
         spec = spec_of_worker(self.state, self.model.owner, self.revision.worker)
+        group = self.state.durable.groups.default_of(self.model.owner)
         records: list[Record] = []
         for _ in range(count):
             if len(self.state.durable.jobs) + len(records) >= self.state.limits.queued_jobs:
@@ -290,12 +292,13 @@ class Workers:
                 id=JobId(self.next_job),
                 user=self.model.owner,
                 spec=spec,
-                band=self.revision.band,
+                band=band_in(self.state.durable.groups.live(group), self.revision.band),
                 submitted_at=self.at,
                 state=Queued() if begins_at is None else Deferred(),
                 begins_at=begins_at,
                 revision=self.revision.number,
                 replaces=replaces,
+                group=group,
             )
             self.next_job += 1
             records.append(JobQueued(at=self.at, job=job, count=1))

@@ -1,4 +1,4 @@
-"""How much a user may hold at once, and how many items of an array may be active.
+"""How much a user may hold at once, how many items of an array may be active, and what a group may have.
 
 Who is over a cap is skipped and never reserved: the fleet does not wait for it.
 """
@@ -7,12 +7,15 @@ from ..state.ids import JobId, UserName
 from ..state.jobs import Job
 from ..state.shares import WHOLE_MILLI, share_text
 from ..state.state import State
+from ..state.units import Instant
+from .groups.caps import GroupCaps
 
 
 class Caps:
-    """What each user holds as a pass goes on, against the caps of the settings."""
+    """What each user holds as a pass goes on, against the caps of the settings; `of_groups` is what each group does."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, at: Instant) -> None:
+        self.of_groups = GroupCaps(state.durable, at)
         self._limits = state.limits
         self._holds = state.durable.holds_of_user
         self._gpu_milli: dict[UserName, int] = {}
@@ -46,5 +49,7 @@ class Caps:
         """Count a placed job in, or one that ended out with the sign −1."""
         self._gpu_milli[job.user] = self._gpu_milli.get(job.user, 0) + sign * job.spec.resources.gpu_milli
         self._jobs[job.user] = self._jobs.get(job.user, 0) + sign
+        if job.group:
+            self.of_groups.take(job, sign)
         if job.array is not None:
             self._items[job.array] = self._items.get(job.array, 0) + sign

@@ -301,12 +301,15 @@ def held_since_a_gap(trial: PlacementPass, job: Job) -> WaitReason | None:
 
 
 def over_a_cap(caps: Caps, job: Job) -> WaitReason | None:
-    """The cap that keeps a job from being placed now, of its array or its user; None without one."""
+    """The cap that keeps a job from being placed now, of its array, its user or its group; None without one."""
     over = caps.array_refusal(job)
     if over:
         return WaitReason(ARRAY_CAP, over)
     over = caps.refusal(job)
-    return WaitReason(USER_CAP, over) if over else None
+    if over:
+        return WaitReason(USER_CAP, over)
+    of_group = caps.of_groups.refusal(job) if job.group else None
+    return None if of_group is None else WaitReason(of_group.reason, of_group.clause)
 
 
 NO_NODES = WaitReason("NO_NODES", "no node has registered yet")

@@ -154,7 +154,7 @@ def estimates(state: State, at: Instant) -> Estimates:
             run = _rest(state, hold.job, at)
             if run is not None:
                 heapq.heappush(ends, (after(at, run), next(ticket), name, hold))
-    now, caps, left = at, Caps(state), FITS_TRIED
+    now, caps, left = at, Caps(state, at), FITS_TRIED
     while left > 0:
         left -= len({job.spec.asked for job in order}) * len(views)
         for job, taken in _placed_now(state, views, caps, order, now):

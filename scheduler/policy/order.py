@@ -2,8 +2,9 @@
 
 The next job of a band is the oldest of the user with the least usage, where each job that a user has ahead in the band
 counts as TURN on top. So users with equal usage take turns, and who has used a GPU for an hour waits for sixty turns of
-the others. Turns alone could make a job wait for ever: one that is older than the age limit goes to the front of its
-band, the oldest first, whoever's it is. A requeued job keeps its age; one that its own time
+the others. Where there are groups, they take turns by what they have used over their shares, and users inside their
+group: `groups/turns.py`. Turns alone could make a job wait for ever: one that is older than the age limit goes to the
+front of its band, the oldest first, whoever's it is. A requeued job keeps its age; one that its own time
 limit ended has had its turn, and its age counts anew.
 """
 
@@ -13,32 +14,39 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
 from ..state.durable import Durable
+from ..state.groups.group import NO_GROUP, GroupId
 from ..state.ids import JobId, UserName
 from ..state.jobs import Job, Queued
-from ..state.lines import Entry, Head, Line, LineKey, UserLines
+from ..state.lines import Entry, Head, Line, LineKey, LineOwner, UserLines
 from ..state.specs import Asked, Band
 from ..state.state import State
-from ..state.units import MINUTE, NEVER, SECOND, Instant
-from ..state.usage import GPU_WEIGHT
+from ..state.units import NEVER, Instant
 from .gap import gap_hold
+from .groups.turns import (
+    OLD,
+    TURN,
+    BandLines,
+    Turn,
+    TurnTaker,
+    all_takers,
+    by_group,
+    count_old,
+    group_taker,
+    has_groups,
+    oldest_of,
+    turn_at,
+    usage,
+    user_taker,
+)
 from .owners import as_its_users, asked_by
 
-TURN = GPU_WEIGHT * MINUTE
-"""What a job ahead counts for, in CPU-microseconds: a GPU-minute."""
+GivenUp = Collection[Asked | tuple[UserName, Asked] | tuple[GroupId, Asked] | JobId]
+"""What fits nowhere any more: a class of request, that of a user or group over a cap, or items of an array at one."""
 
-GivenUp = Collection[Asked | tuple[UserName, Asked] | JobId]
-"""What fits nowhere any more: a class of request, that of a user over a cap, or the items of an array at its cap."""
-
-Turn = tuple[int, Entry, UserName]
-"""Sorts the jobs of a band: usage with the turns before it, then who has the oldest job, then the name.
-
-Of a job that is old: OLD, its own entry, the name.
-"""
+Found = tuple[LineOwner, Entry, int]
+"""An entry, whose it is, and how many it stands for."""
 
 NO_INSTANT = Instant(0)
-
-OLD = -1
-"""Less than any usage."""
 
 
 def is_old(state: State, job: Job, at: Instant) -> bool:
@@ -50,13 +58,6 @@ def _old_before(state: State, at: Instant) -> Instant:
     """Jobs whose age counts from before this instant are old."""
     age_limit = state.limits.age_limit
     return Instant(at - age_limit) if age_limit else Instant(0)
-
-
-def usage(durable: Durable, user: UserName, at: Instant) -> int:
-    """What a user has used by an instant, decayed, in CPU-microseconds; what runs counts from its placement."""
-    known, hold = durable.usage.get(user), durable.holds_of_user.get(user)
-    ended = 0 if known is None else round(known.by(at) * SECOND)
-    return ended + (0 if hold is None else hold.used_by(at))
 
 
 def queue_order(state: State, at: Instant, given_up: GivenUp = (), until: Job | None = None) -> Iterator[Job]:
@@ -82,7 +83,7 @@ def queue_order(state: State, at: Instant, given_up: GivenUp = (), until: Job | 
 
 def _band_order(
     durable: Durable,
-    lines: dict[UserName, UserLines],
+    lines: BandLines,
     at: Instant,
     old_before: Instant,
     given_up: GivenUp,
@@ -94,32 +95,61 @@ def _band_order(
 
     Those of before `held_before` are passed at no cost.
     """
-    old = {user: of_user for user, of_user in lines.items() if _oldest(of_user)[0] < old_before}
+    old = {owner: of_user for owner, of_user in lines.items() if oldest_of(of_user)[0] < old_before}
     if old:
-        those = [(user, key, line) for user, of_user in old.items() for key, line in of_user.items()]
+        those = [(owner, key, line) for owner, of_user in old.items() for key, line in of_user.items()]
         first = sorted((line[0], 0, number) for number, (_, _, line) in enumerate(those) if line[0][0] < old_before)
         numbered = [(key, line) for _, key, line in those]
-        users = [user for user, _, _ in those]
-        for user, entry, weight in _merged(
+        owners = [owner for owner, _, _ in those]
+        for owner, entry, weight in _merged(
             durable,
             first,
             numbered,
-            users.__getitem__,
+            owners.__getitem__,
             given_up,
             passes_alike=passes_alike,
             before=old_before,
             held_before=held_before,
         ):
-            yield (OLD, entry, user), entry, weight
-    heads: list[tuple[Turn, int]] = []
-    rests: list[Iterator[tuple[UserName, Entry, int]]] = []
-    for number, (user, of_user) in enumerate(lines.items()):
-        begin = _count_old(of_user, old_before) if user in old else 0
-        heads.append(((usage(durable, user, at) + begin * TURN, _oldest(of_user), user), number))
-        since = old_before if begin else None
-        rests.append(
-            _young(durable, user, of_user, since, given_up, passes_alike=passes_alike, held_before=held_before)
-        )
+            yield (OLD, entry, owner), entry, weight
+
+    def in_turns(of_users: BandLines) -> Iterator[tuple[Turn, Entry, int]]:
+        heads: list[tuple[Turn, int]] = []
+        rests: list[Iterator[Found]] = []
+        for number, (owner, of_user) in enumerate(of_users.items()):
+            begin = count_old(of_user, old_before) if owner in old else 0
+            heads.append(((usage(durable, owner[1], at) + begin * TURN, oldest_of(of_user), owner), number))
+            since = old_before if begin else None
+            rests.append(
+                _young(durable, owner, of_user, since, given_up, passes_alike=passes_alike, held_before=held_before)
+            )
+        return _by_turns(heads, rests, [TURN] * len(heads))
+
+    if not has_groups(lines):
+        yield from in_turns(lines)
+        return
+    of_groups = by_group(lines)
+    alone = of_groups.pop(NO_GROUP, {})
+    takers = [group_taker(durable, group, of.values(), at, old_before) for group, of in of_groups.items()]
+    orders = [in_turns(of) for of in of_groups.values()]
+    if passes_alike:
+        members = [[user_taker(durable, *each, at, old_before) for each in of.items()] for of in of_groups.values()]
+        counted = [_with_turns_of(*each) for each in zip(takers, members, orders, strict=True)]
+        yield from heapq.merge(in_turns(alone), *counted)
+        return
+    singles = [user_taker(durable, *each, at, old_before) for each in alone.items()]
+    heads = [(each.turn(each.old_count), number) for number, each in enumerate((*takers, *singles))]
+    rests = [
+        *map(_whose, orders),
+        *(_whose(in_turns({owner: of_user})) for owner, of_user in alone.items()),
+    ]
+    yield from _by_turns(heads, rests, [each.step for each in (*takers, *singles)])
+
+
+def _by_turns(
+    heads: list[tuple[Turn, int]], rests: list[Iterator[Found]], steps: list[int]
+) -> Iterator[tuple[Turn, Entry, int]]:
+    """The entries of several who take turns, each in its own order; `heads` are the turns of the first of each."""
     heapq.heapify(heads)
     while heads:
         turn, number = heads[0]
@@ -129,19 +159,31 @@ def _band_order(
             continue
         _, entry, weight = found
         yield turn, entry, weight
-        heapq.heapreplace(heads, ((turn[0] + weight * TURN, *turn[1:]), number))
+        heapq.heapreplace(heads, ((turn[0] + weight * steps[number], *turn[1:]), number))
+
+
+def _whose(order: Iterator[tuple[Turn, Entry, int]]) -> Iterator[Found]:
+    return ((turn[2], entry, weight) for turn, entry, weight in order)
+
+
+def _with_turns_of(
+    group: TurnTaker, members: Collection[TurnTaker], order: Iterator[tuple[Turn, Entry, int]]
+) -> Iterator[tuple[Turn, Entry, int]]:
+    """A group's entries with its turns, in place of those of its users: counted, as one may stand for several."""
+    for turn, entry, weight in order:
+        yield group.turn(sum(each.turns_before(turn) for each in members)), entry, weight
 
 
 def _young(
     durable: Durable,
-    user: UserName,
+    owner: LineOwner,
     lines: UserLines,
     old_before: Instant | None,
     given_up: GivenUp,
     *,
     passes_alike: bool,
     held_before: Instant,
-) -> Iterator[tuple[UserName, Entry, int]]:
+) -> Iterator[Found]:
     """A user's entries by age, from that instant on; None: all."""
     numbered = list(lines.items())
     if old_before is None:
@@ -150,7 +192,7 @@ def _young(
         begins = ((line, bisect_left(line, (old_before,)), number) for number, (_, line) in enumerate(numbered))
         heads = sorted((line[at], at, number) for line, at, number in begins if at < len(line))
     return _merged(
-        durable, heads, numbered, lambda number: user, given_up, passes_alike=passes_alike, held_before=held_before
+        durable, heads, numbered, lambda number: owner, given_up, passes_alike=passes_alike, held_before=held_before
     )
 
 
@@ -158,18 +200,18 @@ def _merged(
     durable: Durable,
     heads: list[Head],
     numbered: list[tuple[LineKey, Line]],
-    user_of: Callable[[int], UserName],
+    owner_of: Callable[[int], LineOwner],
     given_up: GivenUp,
     *,
     passes_alike: bool,
     before: Instant = NEVER,
     held_before: Instant,
-) -> Iterator[tuple[UserName, Entry, int]]:
+) -> Iterator[Found]:
     """The entries of lines by age, those from before an instant; a heap of the first of each that was not given yet."""
     while heads:
         entry, at, number = heads[0]
         (asked, array), line = numbered[number]
-        user = user_of(number)
+        owner = owner_of(number)
         if entry[0] < held_before:
             at = bisect_left(line, (held_before,), at)
             if at < len(line) and line[at][0] < before:
@@ -177,22 +219,29 @@ def _merged(
             else:
                 heapq.heappop(heads)
             continue
-        if given_up and (asked_by(durable, user, asked) in given_up or (user, asked) in given_up or array in given_up):
+        if given_up and _is_given_up(durable, owner, asked, array, given_up):
             heapq.heappop(heads)
             continue
         if passes_alike and array is not None:
             # Nobody stands between the items of an array but others of them, that have come to differ.
-            yield user, entry, len(line)
+            yield owner, entry, len(line)
             heapq.heappop(heads)
             continue
-        yield user, entry, 1
+        yield owner, entry, 1
         if at + 1 < len(line) and line[at + 1][0] < before:
             heapq.heapreplace(heads, (line[at + 1], at + 1, number))
         else:
             heapq.heappop(heads)
 
 
-def order_from(state: State, at: Instant, after: tuple[Band, UserName, Entry] | None) -> Iterator[tuple[int, Job]]:
+def _is_given_up(durable: Durable, owner: LineOwner, asked: Asked, array: JobId | None, given_up: GivenUp) -> bool:
+    group, user = owner
+    if asked_by(durable, user, asked) in given_up or (user, asked) in given_up or array in given_up:
+        return True
+    return group != NO_GROUP and (group, asked) in given_up
+
+
+def order_from(state: State, at: Instant, after: tuple[Band, LineOwner, Entry] | None) -> Iterator[tuple[int, Job]]:
     """Waiting jobs behind a place in the order, or all, each with its own place, from 1.
 
     Of an array's items that never differed the first stands for all of them; the others are passed at no cost.
@@ -204,14 +253,17 @@ def order_from(state: State, at: Instant, after: tuple[Band, UserName, Entry] | 
             ahead += _count(lines)
             continue
         of_user = lines.get(after[1], UserLines()) if after is not None else UserLines()
-        begin = _turn_at(state, of_user, *after[1:], at) if after and band == after[0] else None
+        begin = turn_at(durable, lines, *after[1:], at, old_before) if after and band == after[0] else None
         stands = after is not None and any(after[2] in line for line in of_user.values())
-        of_old = sum(_count_old(each, old_before) for each in lines.values())
+        takers = all_takers(durable, lines, at, old_before) if has_groups(lines) else []
+        of_old = sum(count_old(each, old_before) for each in lines.values())
         places, old_places = _Places(ahead + of_old), _OldPlaces(ahead)
         for turn, entry, weight in _band_order(durable, lines, at, old_before, (), passes_alike=True):
             job = durable.jobs[entry[1]]
             if turn[0] == OLD:
                 place = old_places.next(entry, lines[turn[2]][LineKey(job.spec.asked, job.array)] if weight > 1 else ())
+            elif takers:
+                place = ahead + sum(each.turns_before(turn) for each in takers) + 1
             else:
                 place = places.next(turn, weight)
             if begin is None or turn > begin or (turn == begin and not stands):
@@ -241,18 +293,18 @@ class _Places:
 
     def __init__(self, ahead: int) -> None:
         self._ahead = ahead
-        self._several: dict[UserName, tuple[Turn, int]] = {}
+        self._several: dict[LineOwner, tuple[Turn, int]] = {}
 
     def next(self, turn: Turn, weight: int) -> int:
         """The place of the next entry, which stands for `weight`."""
-        user = turn[2]
-        self._ahead += self._several.pop(user, (turn, 0))[1]
+        owner = turn[2]
+        self._ahead += self._several.pop(owner, (turn, 0))[1]
         between = sum(_turns_before(begin, turn, count) for begin, count in self._several.values())
         place = self._ahead + between + 1
         if weight == 1:
             self._ahead += 1
         else:
-            self._several[user] = (turn, weight)
+            self._several[owner] = (turn, weight)
         return place
 
 
@@ -284,7 +336,7 @@ def may_go_ahead(durable: Durable, job: Job) -> int:
     for band, lines in durable.lines.of_band.items():
         if band >= job.band:
             count += _count(lines)
-    own = durable.lines.of_band[job.band].get(job.user, UserLines())
+    own = durable.lines.of_band[job.band].get(durable.lines.owner_of(job), UserLines())
     entry = (job.age_since, job.id)
     return count - sum(len(line) - bisect_left(line, entry) for line in own.values())
 
@@ -299,37 +351,16 @@ def _count_ahead(state: State, job: Job, at: Instant) -> int:
         elif band == job.band and end[0] == OLD:
             count += sum(bisect_left(line, end[1]) for of_user in lines.values() for line in of_user.values())
         elif band == job.band:
-            for user, of_user in lines.items():
-                turns, rest = divmod(end[0] - usage(durable, user, at), TURN)
-                is_before = rest > 0 or (_oldest(of_user), user) < end[1:]
-                least = _count_old(of_user, old_before)
-                count += min(max(least, turns + is_before), sum(map(len, of_user.values())))
+            count += sum(each.turns_before(end) for each in all_takers(durable, lines, at, old_before))
     return count
 
 
 def _turn_of(state: State, job: Job, at: Instant) -> Turn:
-    lines = state.durable.lines.of_band[job.band].get(job.user, UserLines())
-    return _turn_at(state, lines, job.user, (job.age_since, job.id), at)
+    durable = state.durable
+    entry = (job.age_since, job.id)
+    lines = durable.lines.of_band[job.band]
+    return turn_at(durable, lines, durable.lines.owner_of(job), entry, at, _old_before(state, at))
 
 
-def _turn_at(state: State, lines: UserLines, user: UserName, entry: Entry, at: Instant) -> Turn:
-    if entry[0] < _old_before(state, at):
-        return (OLD, entry, user)
-    before = sum(bisect_left(line, entry) for line in lines.values())
-    oldest = min(_oldest(lines), entry) if lines else entry
-    return (usage(state.durable, user, at) + before * TURN, oldest, user)
-
-
-def _count_old(lines: UserLines, old_before: Instant) -> int:
-    """How many of a user's jobs are old."""
-    if _oldest(lines)[0] >= old_before:
-        return 0
-    return sum(bisect_left(line, (old_before,)) for line in lines.values())
-
-
-def _oldest(lines: UserLines) -> Entry:
-    return lines.heads()[0][0]
-
-
-def _count(lines: dict[UserName, UserLines]) -> int:
+def _count(lines: BandLines) -> int:
     return sum(len(line) for of_user in lines.values() for line in of_user.values())

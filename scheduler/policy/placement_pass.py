@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..state.attempts import Placement
+from ..state.groups.group import GroupId
 from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import Job, Queued
 from ..state.specs import Asked, NodePins, Resources
@@ -46,8 +47,8 @@ class PlacementPass:
         candidates: Candidates | None = None,
     ) -> None:
         self.views = views
-        self.caps = Caps(state) if caps is None else caps
-        self.given_up: set[Asked | tuple[UserName, Asked] | JobId] = set()
+        self.caps = Caps(state, at) if caps is None else caps
+        self.given_up: set[Asked | tuple[UserName, Asked] | tuple[GroupId, Asked] | JobId] = set()
         self.placed: set[JobId] = set()
         self.state = state
         self.at = at
@@ -74,13 +75,16 @@ class PlacementPass:
                 yield job
 
     def place(self, job: Job) -> tuple[Placement, ...] | None:
-        """Place all ranks of a job, or give up what it asks for: for its array or user at a cap, else for everybody."""
+        """Place all ranks of a job, or give up what it asks for: for an array, user or group at a cap, else for all."""
         job = as_its_users(self.state.durable, job)
         if job.array is not None and self.caps.array_refusal(job):
             self.given_up.add(job.array)
             return None
         if self.caps.refusal(job):
             self.given_up.add((job.user, as_anybodys(job.spec.asked)))
+            return None
+        if job.group and self.caps.of_groups.is_over(job):
+            self.given_up.add((job.group, as_anybodys(job.spec.asked)))
             return None
         ends_at = ends_if_placed(job, self.at)
         minimum = minimum_memory(self.state, job.spec.resources)

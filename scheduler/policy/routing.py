@@ -10,6 +10,7 @@ from itertools import islice
 
 from ..state.durable import Durable
 from ..state.gpu_choice import without_gpus
+from ..state.groups.group import GroupId
 from ..state.ids import JobId, UserName
 from ..state.jobs import Divided, Job
 from ..state.limits import GpuRouting
@@ -175,7 +176,7 @@ def _waiting(durable: Durable, of_class: Collection[JobId], but: Collection[JobI
         yield from (durable.jobs[item] for item in alike.ids() if item not in but)
 
 
-class _NotInLine(Collection[Asked | tuple[UserName, Asked] | JobId]):
+class _NotInLine(Collection[Asked | tuple[UserName, Asked] | tuple[GroupId, Asked] | JobId]):
     """What does not stand in the line for GPUs: jobs without any, and those that a cap keeps from having them."""
 
     def __init__(self, trial: PlacementPass, falling: Collection[Asked] = ()) -> None:
@@ -187,7 +188,7 @@ class _NotInLine(Collection[Asked | tuple[UserName, Asked] | JobId]):
             return not each.resources.gpus or each in self._falling
         return each in self._given_up
 
-    def __iter__(self) -> Iterator[Asked | tuple[UserName, Asked] | JobId]:
+    def __iter__(self) -> Iterator[Asked | tuple[UserName, Asked] | tuple[GroupId, Asked] | JobId]:
         return iter(self._given_up)
 
     def __len__(self) -> int:

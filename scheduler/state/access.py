@@ -147,7 +147,8 @@ class RememberedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """The next ids of jobs and of sessions; none is ever given twice."""
+    """The next ids of jobs, of sessions and of groups; none is ever given twice."""
 
     next_job: int = 1
     next_session: int = 1
+    next_group: int = 1

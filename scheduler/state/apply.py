@@ -23,6 +23,8 @@ from .durable import (
 from .equal_jobs import EqualJobs
 from .gap import HistoryGap
 from .gpu_choice import begun_anew, fallen_back, needing_gpus
+from .groups.applying import apply_group, charge_group
+from .groups.changes import GroupRecord
 from .ids import JobId, NodeName, RankKey
 from .indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
@@ -44,6 +46,9 @@ def apply(durable: Durable, record: Record) -> None:
     """Make a decided fact true. A record that cannot be applied is a programming error and raises."""
     if isinstance(record, SessionRecord):
         _apply_session(durable, record)
+        return
+    if isinstance(record, GroupRecord):
+        apply_group(durable, record)
         return
     match record:
         case records.JobQueued(job=job, count=count):
@@ -265,6 +270,8 @@ def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
     used = weight * max(0, ended.ended_at - ended.placed_at) / SECOND
     known = durable.usage.get(job.user) or Usage(user=job.user, cpu_seconds=0.0, at=ended.ended_at)
     _keep(durable, known.charged(used, ended.ended_at))
+    if job.group:
+        charge_group(durable, job, ended)
 
 
 def _await_results(durable: Durable, job: Job, ended: EndedAttempt) -> None:

@@ -13,6 +13,8 @@ from .access import Counters, RememberedRequest, Secret, Token, Tokens
 from .attempts import Rank
 from .equal_jobs import EqualJobs, Jobs
 from .gap import HistoryGap
+from .groups.group import GroupId, UserGroup, UserGroups
+from .groups.use import GroupUse, MemberUse
 from .ids import JobId, NodeName, RankKey, SecretKey, SecretName, TokenId, UserName
 from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import Job, Tally
@@ -36,6 +38,9 @@ Entity = (
     | Secret
     | HistoryGap
     | ResultsDue
+    | UserGroup
+    | GroupUse
+    | MemberUse
 )
 EntityKey = tuple[str, str]
 
@@ -54,6 +59,9 @@ KINDS: dict[type[Entity], tuple[str, Callable[[Any], str]]] = {
     Secret: ("secret", lambda secret: secret_key(secret.user, secret.name)[1]),
     HistoryGap: ("gap", lambda gap: "last"),
     ResultsDue: ("results_due", lambda due: results_key(due.job, due.attempt)[1]),
+    UserGroup: ("group", lambda group: str(group.id)),
+    GroupUse: ("group_use", lambda use: str(use.group)),
+    MemberUse: ("member_use", lambda use: member_use_key(use.group, use.user)[1]),
 }
 """The kind of each class of entity in the store, and what its id is there."""
 
@@ -79,6 +87,11 @@ def results_key(job: JobId, attempt: int) -> EntityKey:
     return ("results_due", f"{job}.{attempt}")
 
 
+def member_use_key(group: GroupId, user: UserName) -> EntityKey:
+    """The (kind, id) of what a user used in a group."""
+    return ("member_use", f"{group}.{user}")
+
+
 @dataclass(slots=True)
 class Durable(Indexes):
     """The durable state with its indexes. Only `apply` changes it, and in a view of commits `turn_over`."""
@@ -95,6 +108,9 @@ class Durable(Indexes):
     tallies: dict[JobId, Tally] = field(default_factory=dict)
     usage: dict[UserName, Usage] = field(default_factory=dict)
     results_due: dict[tuple[JobId, int], ResultsDue] = field(default_factory=dict)
+    groups: UserGroups = field(default_factory=UserGroups)
+    group_use: dict[GroupId, GroupUse] = field(default_factory=dict)
+    member_use: dict[GroupId, dict[UserName, MemberUse]] = field(default_factory=dict)
     _largest_device_bytes: int | None = None
     _owners: frozenset[UserName] | None = field(default=None, compare=False)
     could_hold: set[tuple[Asked, int]] = field(default_factory=set, compare=False)
@@ -116,6 +132,10 @@ class Durable(Indexes):
         yield from self.models.values()
         yield from self.sessions.by_id.values()
         yield from self.results_due.values()
+        yield from self.groups.by_id.values()
+        yield from self.group_use.values()
+        for of_group in self.member_use.values():
+            yield from of_group.values()
         yield self.counters
         if self.gap is not None:
             yield self.gap
@@ -216,6 +236,14 @@ def adopt(durable: Durable, entity: Entity) -> None:
             durable.gap = entity
         case ResultsDue():
             durable.results_due[entity.job, entity.attempt] = entity
+        case UserGroup():
+            durable.groups.put(entity)
+            if entity.is_removed:
+                durable.lines.end_group(entity.id)
+        case GroupUse():
+            durable.group_use[entity.group] = entity
+        case MemberUse():
+            durable.member_use.setdefault(entity.group, {})[entity.user] = entity
         case Model():
             durable.models[entity.name] = entity
         case Session():
@@ -257,6 +285,17 @@ def discard(durable: Durable, key: EntityKey) -> None:
         case "results_due":
             job, _, attempt = name.partition(".")
             durable.results_due.pop((JobId(int(job)), int(attempt)), None)
+        case "group":
+            durable.groups.drop(GroupId(int(name)))
+            durable.lines.forget_group(GroupId(int(name)))
+        case "group_use":
+            durable.group_use.pop(GroupId(int(name)), None)
+        case "member_use":
+            group, _, member = name.partition(".")
+            of_group = durable.member_use.get(GroupId(int(group)), {})
+            of_group.pop(UserName(member), None)
+            if not of_group:
+                durable.member_use.pop(GroupId(int(group)), None)
         case _:
             raise AssertionError(f"no entity of kind {kind!r} is ever gone")
 

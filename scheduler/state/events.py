@@ -11,6 +11,7 @@ from gpufleet.jobs.runs import FileRun
 from .access import Secret, Token
 from .attempts import OutputEnd, OutputStream, RankExit
 from .gap import Origin
+from .groups.changes import GroupEvent
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Items
 from .nodes import DeviceSample, HostSample, NodeInfo
@@ -42,11 +43,17 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedJob:
-    """One job of a submit: what it asks for, its band, and whether it waits for its release."""
+    """One job of a submit: what it asks for, its band, and whether it waits for its release.
+
+    `group` is the name of the group that it is of; empty: the first of its user, if there is one. With `band_may_fall`
+    nobody asked for the band: it is the highest one that the group may have, up to that.
+    """
 
     spec: JobSpec
     band: Band
     is_held: bool = False
+    group: str = ""
+    band_may_fall: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -545,4 +552,5 @@ Event = (
     | ReadingResumed
     | ClockAdvanced
     | SessionEvent
+    | GroupEvent
 )

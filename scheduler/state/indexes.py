@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from .attempts import Attempt
 from .equal_jobs import EqualJobs
+from .groups.group import GroupId
+from .groups.use import GroupHold
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from .jobs import Deferred, Divided, Finished, Held, Job, JobState, Queued, Running, Starting, Stopping
 from .lines import Lines
@@ -76,6 +78,7 @@ class Indexes:
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
     hold_changes: int = 0
     holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
+    holds_of_group: dict[GroupId, GroupHold] = field(default_factory=dict)
 
     def hold(self, node: NodeName) -> NodeHold:
         """What attempts hold on a node; an empty hold for a node without any."""
@@ -104,6 +107,10 @@ def index(indexes: Indexes, job: Job) -> None:
             indexes.holds_of_user.setdefault(job.user, UserHold()).add(
                 job.spec.resources, len(attempt.ranks), attempt.placed_at
             )
+            if job.group:
+                group = indexes.holds_of_group.setdefault(job.group, GroupHold())
+                group.total.add(job.spec.resources, len(attempt.ranks), attempt.placed_at)
+                group.add(job.id, job.user, job.spec.resources.gpu_milli, attempt.placed_at)
             for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
                 if rank.exit is None:
                     _take(indexes, key, attempt)
@@ -197,6 +204,12 @@ def unindex(indexes: Indexes, job: Job) -> None:
             hold.add(job.spec.resources, len(attempt.ranks), attempt.placed_at, -1)
             if not hold.jobs:
                 del indexes.holds_of_user[job.user]
+            if job.group:
+                group = indexes.holds_of_group[job.group]
+                group.total.add(job.spec.resources, len(attempt.ranks), attempt.placed_at, -1)
+                group.drop(job.id)
+                if not group.total.jobs:
+                    del indexes.holds_of_group[job.group]
             for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
                 if rank.exit is None:
                     _give_back(indexes, key, attempt)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, StopCause
 
 from .attempts import Attempt, EndedAttempt, Rank
+from .groups.group import NO_GROUP, GroupId
 from .ids import JobId, RankKey, UserName
 from .indices import Indices
 from .specs import Band, Dependency, JobSpec, Outcome
@@ -193,7 +194,8 @@ class Job:
     story stands what befell all of them (`told_with`). `items` makes it an array itself. `drained_at` is
     when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
     `revision` is a worker's revision of its model, and `replaces` the worker that goes when this one is ready.
-    `fell_back` is set as long as it does without the GPUs that it prefers.
+    `fell_back` is set as long as it does without the GPUs that it prefers. `group` is the group of users that it was
+    submitted in, also when that has been renamed or removed.
     """
 
     id: JobId
@@ -222,6 +224,7 @@ class Job:
     revision: int = 0
     replaces: JobId | None = None
     fell_back: FellBack | None = None
+    group: GroupId = NO_GROUP
 
     @property
     def age_since(self) -> Instant:

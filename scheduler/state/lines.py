@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple, overload
 
 from .equal_jobs import EqualJobs
+from .groups.group import NO_GROUP, GroupId
 from .ids import JobId, UserName
 from .jobs import Job
 from .specs import Asked, Band
@@ -63,6 +64,9 @@ class LineKey(NamedTuple):
     array: JobId | None = None
 
 
+LineOwner = tuple[GroupId, UserName]
+"""Whose lines they are: a user's in a group, or in none."""
+
 Line = Sequence[Entry]
 Head = tuple[Entry, int, int]
 """The first of a line, its place there (0), and which of the user's lines it is."""
@@ -104,10 +108,35 @@ class UserLines(dict[LineKey, Line]):
 class Lines:
     """Every waiting job once: the lines of each band, highest band first, and how many jobs stand in all."""
 
-    of_band: dict[Band, dict[UserName, UserLines]] = field(
+    of_band: dict[Band, dict[LineOwner, UserLines]] = field(
         default_factory=lambda: {band: {} for band in reversed(Band)}
     )
     count: int = 0
+    removed_groups: set[GroupId] = field(default_factory=set)
+
+    def owner_of(self, job: Job) -> LineOwner:
+        """In whose lines a job stands: one of a group that was removed stands as its user's of no group."""
+        return (NO_GROUP if job.group in self.removed_groups else job.group, job.user)
+
+    def end_group(self, group: GroupId) -> None:
+        """A group was removed: its jobs stand among those that their users have in no group."""
+        if group in self.removed_groups:
+            return
+        self.removed_groups.add(group)
+        for lines in self.of_band.values():
+            for owner in [each for each in lines if each[0] == group]:
+                theirs = lines.pop(owner)
+                own = lines.setdefault((NO_GROUP, owner[1]), UserLines())
+                own.forget_heads()
+                for key, line in theirs.items():
+                    if key.array is None:
+                        own[key] = sorted((*own.get(key, ()), *line))
+                    else:
+                        own[key] = line
+
+    def forget_group(self, group: GroupId) -> None:
+        """A group that was removed is not known any more, and has no job."""
+        self.removed_groups.discard(group)
 
     def add(self, job: Job) -> None:
         """Put a job in its place; an item of an array that differs from the others stands among all jobs."""
@@ -115,7 +144,7 @@ class Lines:
         insort(line, entry)
         self.count += 1
         if line[0] == entry:
-            lines = self.of_band[job.band][job.user]
+            lines = self.of_band[job.band][self.owner_of(job)]
             if len(line) == 1:
                 lines.begin(entry)
             else:
@@ -125,27 +154,29 @@ class Lines:
         """Make a line of the items of an array that never differed, in place of that there was; none left ends it."""
         first = equal.first
         key = LineKey(first.spec.asked, first.array)
-        lines = self.of_band[first.band].setdefault(first.user, UserLines())
+        owner = self.owner_of(first)
+        lines = self.of_band[first.band].setdefault(owner, UserLines())
         lines.forget_heads()
         old, line = lines.pop(key, ()), AlikeLine(first.age_since, equal.spans)
         self.count += len(line) - len(old)
         if line:
             lines[key] = line
         elif not lines:
-            del self.of_band[first.band][first.user]
+            del self.of_band[first.band][owner]
 
     def add_equals(self, equal: EqualJobs) -> None:
         """Put all of them in their places at once; one that differed and waits again may stand between them."""
         line = self._line(equal.first)
         line.extend((equal.first.age_since, job_id) for job_id in equal.ids())
         line.sort()  # two sorted runs: as much as merging them
-        self.of_band[equal.first.band][equal.first.user].forget_heads()
+        self.of_band[equal.first.band][self.owner_of(equal.first)].forget_heads()
         self.count += len(equal)
 
     def remove(self, job: Job) -> None:
         """Take a job out of its line."""
         of_user = self.of_band[job.band]
-        lines = of_user[job.user]
+        owner = self.owner_of(job)
+        lines = of_user[owner]
         line = self._line(job)
         entry = (job.age_since, job.id)
         place = bisect_left(line, entry)
@@ -157,17 +188,18 @@ class Lines:
         elif not place:
             lines.replace_head(entry, line[0])
         if not lines:
-            del of_user[job.user]
+            del of_user[owner]
 
     def holds(self, job: Job, band: Band) -> bool:
         """Whether a job stands in a line of a band: for checks."""
-        lines = self.of_band[band].get(job.user, UserLines())
+        lines = self.of_band[band].get(self.owner_of(job), UserLines())
         entry = (job.age_since, job.id)
         found = [line for line in (lines.get(LineKey(job.spec.asked, of)) for of in {None, job.array}) if line]
         places = [(line, bisect_left(line, entry)) for line in found]
         return any(at < len(line) and line[at] == entry for line, at in places)
 
     def _line(self, job: Job) -> list[Entry]:
-        line = self.of_band[job.band].setdefault(job.user, UserLines()).setdefault(LineKey(job.spec.asked), [])
+        lines = self.of_band[job.band].setdefault(self.owner_of(job), UserLines())
+        line = lines.setdefault(LineKey(job.spec.asked), [])
         assert isinstance(line, list)  # only an array has a line of another kind
         return line

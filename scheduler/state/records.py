@@ -10,6 +10,7 @@ from gpufleet.jobs.runs import FileRun, StopCause
 from .access import RememberedRequest, Secret, Token
 from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous
 from .gap import HistoryGap
+from .groups.changes import GroupRecord
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
@@ -628,6 +629,7 @@ Record = (
     | SecretSet
     | SecretRemoved
     | SessionRecord
+    | GroupRecord
 )
 
 

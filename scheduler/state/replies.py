@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .access import Secret, Token
+from .groups.group import UserGroup
 from .ids import JobId
 from .jobs import Job
 from .nodes import Node
@@ -77,6 +78,19 @@ class SecretChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChanged:
+    """A group as it is now, or was until it was removed; `is_new`: there was none of this name.
+
+    `notes` are things that are allowed and worth knowing.
+    """
+
+    group: UserGroup
+    changed: bool = True
+    is_new: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
     """A person has a place or a turn; `is_new`: False for one that was there before."""
 
@@ -89,4 +103,15 @@ class Done:
     """Done, and nothing more to say."""
 
 
-Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | CredentialGiven | SecretChanged | Joined | Done
+Reply = (
+    Refused
+    | Submitted
+    | JobsChanged
+    | NodeChanged
+    | NodeGone
+    | CredentialGiven
+    | SecretChanged
+    | GroupChanged
+    | Joined
+    | Done
+)

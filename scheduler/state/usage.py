@@ -16,6 +16,11 @@ HALF_LIFE = Span(7 * DAY)
 GPU_WEIGHT = 16
 
 
+def decayed(cpu_seconds: float, span: int) -> float:
+    """What usage counts for after a span in microseconds."""
+    return cpu_seconds * math.exp2(-max(0, span) / HALF_LIFE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a user's ended attempts count for at an instant, in CPU-seconds."""
@@ -26,7 +31,7 @@ class Usage:
 
     def by(self, at: Instant) -> float:
         """What it still counts for at a later instant."""
-        return self.cpu_seconds * math.exp2(-max(0, at - self.at) / HALF_LIFE)
+        return decayed(self.cpu_seconds, at - self.at)
 
     def charged(self, cpu_seconds: float, at: Instant) -> "Usage":
         """The same with more, at a later instant."""

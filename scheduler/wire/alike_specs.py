@@ -28,6 +28,8 @@ class CheckedSpec:
     band: Band
     is_held: bool
     items: Items | None = None
+    group: str = ""
+    """The name of the group that it is of, empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +41,19 @@ class Common:
     band: Band
     is_held: bool
     items: Items | None
+    group: str
 
     @staticmethod
     def of(wanted: CheckedSpec) -> "Common":
         """What others may share with this one."""
         shared = {name: getattr(wanted.spec, name) for name in COMMON_FIELDS}
-        return Common(shared, wanted.spec.asked, wanted.band, wanted.is_held, wanted.items)
+        return Common(shared, wanted.spec.asked, wanted.band, wanted.is_held, wanted.items, wanted.group)
 
     def with_own(self, argv: tuple[str, ...], name: str, trace_context: str) -> CheckedSpec:
         """Another one of the kind, with what it has of its own, checked."""
         spec = JobSpec(argv=argv, name=name, trace_context=trace_context, **self.shared)
         spec.share_class(self.asked)
-        return CheckedSpec(spec, self.band, self.is_held, self.items)
+        return CheckedSpec(spec, self.band, self.is_held, self.items, self.group)
 
 
 class KnownSpecs:

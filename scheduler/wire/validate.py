@@ -23,6 +23,7 @@ from .array_spec import items_of
 from .container import container_of
 from .convert_jobs import CONDITIONS
 from .gpu_choice import gpu_choice_of
+from .groups.spec_group import group_of_spec
 from .input_files import input_files_of
 from .input_folder import input_folder_of
 from .job_environment import job_environment_of
@@ -190,6 +191,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
         band=band,
         is_held=spec.is_held,
         items=items_of(spec, path),
+        group=group_of_spec(spec, path),
     )
 
 

@@ -57,6 +57,7 @@ UNFIT = (
     ("gpu_mode", "a worker is loaded on the GPUs that it asks for"),
     ("content_type", "a worker serves its model, whatever that works on"),
     ("cpu_argv", "a worker is loaded on the GPUs that it asks for"),
+    ("group", "a worker is of the first group of its model's owner"),
     ("folder", "a worker is started again for as long as its model is served; put it on its nodes"),
     ("environment", "a worker is started again for as long as its model is served; install what it needs on its nodes"),
     ("results", "a worker is started again for as long as its model is served, and leaves nothing"),

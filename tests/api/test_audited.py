@@ -38,7 +38,7 @@ CHANGING = {
     *("UpdateNode", "ForgetNode", "ApproveNode", "RevokeNode", "UpdateServer", "Register"),
     *("ServeModel", "StopModel", "OpenSession", "CloseSession", "DrainWorker", "ConnectWorker"),
     *("UploadBlob", "CheckFiles", "CreateToken", "JoinProgram", "RevokeToken", "SetSecret", "RemoveSecret"),
-    *("Login", "Logout"),
+    *("Login", "Logout", "SetGroup", "RenameGroup", "RemoveGroup"),
 }
 """What somebody does to something, written by hand; what is not here only reads, or is a program's routine."""
 
@@ -232,6 +232,8 @@ def test_of_what_a_request_holds_only_bounded_names_get_into_a_row_and_no_value(
         ("RevokeToken", s.RevokeTokenRequest(id="ab12"), About([], "token ab12")),
         ("SetSecret", s.SetSecretRequest(name="hub", value="v"), About([], "secret hub")),
         ("SetSecret", s.SetSecretRequest(name="hub", value="v", user="bob"), About([], "secret hub of bob")),
+        ("SetGroup", s.SetGroupRequest(name="ml", gpus_max=1), About([], "group ml")),
+        ("RenameGroup", s.RenameGroupRequest(name="ml", new_name="nlp"), About([], "group ml")),
         ("Submit", s.SubmitRequest(specs=[{"name": "train"}]), About([], "", "train")),  # type: ignore[list-item]
         ("Submit", s.SubmitRequest(rerun_failed_job_id=7), About([(7, 7)], "", "what failed, again")),
         ("GetJob", s.GetJobRequest(job_id=41), About([(41, 41)])),

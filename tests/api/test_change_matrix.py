@@ -55,7 +55,7 @@ OWNED = {
     "CountRequests",
     "nobody's, or the whole fleet's": "CheckCapacity Estimate GetNodeHistory GetQueueHistory ListUsage GetServerInfo "
     "ListSessionUsage WatchWorkers ListRequestUsage ListNodes UpdateNode ForgetNode ApproveNode RevokeNode "
-    "UpdateServer CreateToken ListTokens RevokeToken ListAuditEntries",
+    "UpdateServer CreateToken ListTokens RevokeToken ListAuditEntries ListGroups SetGroup RenameGroup RemoveGroup",
 }
 WHOSE = {name: whose for whose, names in OWNED.items() for name in names.split()}
 

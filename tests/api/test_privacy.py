@@ -41,7 +41,7 @@ TELLS = {
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
     "ListRequestUsage FindMissingBlobs UploadBlob CheckFiles DownloadBlob CreateToken JoinProgram ListTokens "
     "RevokeToken "
-    "SetSecret ListSecrets RemoveSecret",
+    "SetSecret ListSecrets RemoveSecret ListGroups SetGroup RenameGroup RemoveGroup",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel CarryPort "
     "CarryExec CarryFiles FetchBlob StoreResults",
 }

@@ -31,6 +31,7 @@ MAY_CALL = {
     "ListEndedJobs": ROLES[:3],
     "GetJobStats GetNodeHistory GetQueueHistory ListDevices ListUsage ListSessions WatchDevices": ROLES[:3],
     "ListFiles DownloadFile": ROLES[:3],
+    "ListGroups": ROLES[:3],
     "ListSessionUsage ListWorkers": ROLES[:3],
     "ListNodes": (*ROLES[:3], "agent"),
     "ListModels WatchWorkers": (*ROLES[:3], "gateway"),
@@ -48,6 +49,7 @@ MAY_CALL = {
     "OpenSession": ("admin", "user", "gateway"),
     # Those who look after the fleet.
     "UpdateNode ForgetNode ApproveNode RevokeNode UpdateServer": ("admin",),
+    "SetGroup RenameGroup RemoveGroup": ("admin",),
     "CreateToken ListTokens RevokeToken": ("admin",),
     "ListAuditEntries": ROLES[:2],
     # The fleet's own programs.

@@ -153,7 +153,7 @@ class Fleet:
         """Why jobs wait, by what the last pass left."""
         assert self._known.last_pass is not None
         reasons = PassReasons(self._known.last_pass)
-        return {job.id: reasons.of(job, Caps(self.state)) for job in jobs}
+        return {job.id: reasons.of(job, Caps(self.state, self.now)) for job in jobs}
 
     def _pass(self) -> Decision:
         """What a pass decides by what it remembers is what it would decide without."""

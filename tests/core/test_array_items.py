@@ -8,6 +8,7 @@ import pytest
 
 from scheduler.policy.order import order_from, queue_order
 from scheduler.state.events import CancelRequested, HoldRequested, JobsSubmitted, WantedJob
+from scheduler.state.groups.group import NO_GROUP
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Items
@@ -84,7 +85,7 @@ def test_a_walk_that_passes_items_tells_every_place_as_one_that_does_not(seed: i
         if stands_among_alike(job):
             continue
         known = durable.jobs[job]
-        cursor = (known.band, known.user, (known.age_since, known.id))
+        cursor = (known.band, (NO_GROUP, known.user), (known.age_since, known.id))
         assert [each.id for _, each in order_from(fleet.state, fleet.now, cursor)] == [
             each for _, each in told[number + 1 :]
         ]

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.policy.order import TURN, jobs_ahead, order_from, position, queue_order
+from scheduler.policy.groups.turns import TURN
+from scheduler.policy.order import jobs_ahead, order_from, position, queue_order
 from scheduler.state.apply import apply
-from scheduler.state.durable import Durable
+from scheduler.state.durable import Durable, load
+from scheduler.state.groups.changes import GroupRemoved, GroupSet
+from scheduler.state.groups.group import NO_GROUP, GroupId, GroupName, UserGroup
+from scheduler.state.groups.use import GroupUse, week_of
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.jobs import Job, Queued
 from scheduler.state.limits import Limits
@@ -30,11 +34,24 @@ WANTED = st.tuples(st.integers(0, 2), st.integers(1, 2), st.integers(0, 2), st.i
 LIMITS = Limits(age_limit=Span(0))
 
 
-def state_of(wanted: list[Wanted], used: list[int], limits: Limits = LIMITS) -> State:
-    """Waiting jobs of three users who have used so many turns, in halves; by default nobody grows old."""
+def state_of(
+    wanted: list[Wanted], used: list[int], limits: Limits = LIMITS, groups: tuple[GroupId, ...] = (), removed: int = 0
+) -> State:
+    """Waiting jobs of three users who have used so many turns, in halves; by default nobody grows old.
+
+    `groups` are those that the jobs are of, by turns; one of them has 3 shares, and has used a turn. The group of the
+    number `removed` is removed in the end.
+    """
     state = Durable()
+    for group in sorted({*groups} - {NO_GROUP}):
+        shares = 3 if group == 1 else 1
+        made = UserGroup(id=group, name=GroupName(f"g{group}"), created_at=NOW, shares=shares)
+        apply(state, GroupSet(at=NOW, group=made, by=UserName("admin"), is_new=True))
+        if group == 1:
+            use = GroupUse(group=group, cpu_seconds=TURN / SECOND, at=NOW, week=week_of(NOW))
+            state.group_use[group] = use
     number = 1
-    for user, band, cpus, seconds, count in wanted:
+    for index, (user, band, cpus, seconds, count) in enumerate(wanted):
         job = Job(
             id=JobId(number),
             user=UserName(USERS[user]),
@@ -42,22 +59,34 @@ def state_of(wanted: list[Wanted], used: list[int], limits: Limits = LIMITS) -> 
             band=Band(band),
             submitted_at=Instant(NOW - seconds * SECOND),
             state=Queued(),
+            group=groups[index % len(groups)] if groups else NO_GROUP,
         )
         apply(state, JobQueued(at=NOW, job=job, count=count))
         number += count
     for name, halves in zip(USERS, used, strict=True):
         usage = Usage(user=UserName(name), cpu_seconds=halves * TURN / SECOND / 2, at=NOW)
         state.usage[usage.user] = usage
+    if removed in state.groups.by_id:
+        group = GroupId(removed)
+        apply(state, GroupRemoved(at=NOW, group=group, name=state.groups.by_id[group].name, by=UserName("admin")))
     return State(durable=state, limits=limits)
 
 
+GROUPS = st.lists(st.sampled_from((NO_GROUP, GroupId(1), GroupId(2), GroupId(3))), max_size=4).map(tuple)
+
+
 @given(
-    st.lists(WANTED, max_size=12), st.lists(st.integers(0, 5), min_size=3, max_size=3), st.sampled_from((0, 1, 2, 9))
+    st.lists(WANTED, max_size=12),
+    st.lists(st.integers(0, 5), min_size=3, max_size=3),
+    st.sampled_from((0, 1, 2, 9)),
+    GROUPS,
+    st.integers(0, 3),
 )
 def test_a_jobs_place_and_who_is_ahead_of_it_are_those_of_the_order(
-    wanted: list[Wanted], used: list[int], age_seconds: int
+    wanted: list[Wanted], used: list[int], age_seconds: int, groups: tuple[GroupId, ...], removed: int
 ) -> None:
-    state = state_of(wanted, used, Limits(age_limit=Span(age_seconds * SECOND)))
+    state = state_of(wanted, used, Limits(age_limit=Span(age_seconds * SECOND)), groups, removed)
+    assert load(state.durable.entities()).lines == state.durable.lines
     order = list(queue_order(state, NOW))
     assert len(order) == state.durable.lines.count
     for place, job in enumerate(order, 1):
@@ -65,7 +94,8 @@ def test_a_jobs_place_and_who_is_ahead_of_it_are_those_of_the_order(
         assert list(queue_order(state, NOW, until=job)) == order[: place - 1]
         nearest = [each.id for each in reversed(order[: place - 1])]
         assert jobs_ahead(state, job, 4, NOW) == (nearest[:4], place - 1)
-        rest = list(order_from(state, NOW, (job.band, job.user, (job.age_since, job.id))))
+        owner = state.durable.lines.owner_of(job)
+        rest = list(order_from(state, NOW, (job.band, owner, (job.age_since, job.id))))
         assert rest == list(enumerate(order[place:], place + 1))
 
 

@@ -52,6 +52,8 @@ from scheduler.state.events import (
     UpdateRequested,
     WantedJob,
 )
+from scheduler.state.groups.changes import GroupRemovalRequested, GroupRenameRequested, GroupSetRequested
+from scheduler.state.groups.group import GroupName
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
 from scheduler.state.limits import GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.nodes import DeviceProcess
@@ -209,15 +211,16 @@ class Transcript:
         `array=1-9 cap=2 max-fails=1` makes it an array.
         """
         user = UserName(words.next())
-        band = Band[words.value("band", "normal").upper()]
+        named = words.value("band")
+        band = Band[(named or "normal").upper()]
         held, dry_run = words.switch("held"), words.switch("dry-run")
         count, request = words.integer("count", 1), words.value("request")
-        items = items_of(words)
+        items, group = items_of(words), words.value("group")
         spec = spec_of(words, self.fleet.now)
         event = JobsSubmitted(
             at=self.fleet.now,
             user=user,
-            jobs=(WantedJob(spec=spec, band=band, is_held=held),),
+            jobs=(WantedJob(spec=spec, band=band, is_held=held, group=group, band_may_fall=not named),),
             count=count,
             request_id=request,
             request_digest=str(hash(spec)) if request else "",
@@ -225,6 +228,33 @@ class Transcript:
             items=items,
         )
         return self.take_up(event)
+
+    def group(self, words: Words) -> list[str]:
+        """An admin changes a group: `group ml gpus=8 hours=500 max-band=high shares=3 add=ana,ben remove=eva`.
+
+        `group ml to=vision` renames it, and `group ml end` removes it. A band of "none" takes it away.
+        """
+        at, by, name = self.fleet.now, UserName("admin"), GroupName(words.next())
+        if words.switch("end"):
+            return self.take_up(GroupRemovalRequested(at=at, by=by, name=name))
+        new_name = words.value("to")
+        if new_name:
+            return self.take_up(GroupRenameRequested(at=at, by=by, name=name, new_name=GroupName(new_name)))
+        gpus, hours, shares, band = (words.value(each) for each in ("gpus", "hours", "shares", "max-band"))
+        return self.take_up(
+            GroupSetRequested(
+                at=at,
+                by=by,
+                name=name,
+                gpus_max=int(gpus) if gpus else None,
+                gpu_hours_week=int(hours) if hours else None,
+                max_band=Band[band.upper()] if band not in ("", "none") else None,
+                removes_max_band=band == "none",
+                shares=int(shares) if shares else None,
+                added=tuple(map(UserName, words.list("add"))),
+                removed=tuple(map(UserName, words.list("remove"))),
+            )
+        )
 
     def check(self, words: Words) -> list[str]:
         """Whether what a user would submit could start now: arguments as for `submit`."""
@@ -580,6 +610,7 @@ COMMANDS: dict[str, Command] = {
     "beat": Transcript.beat,
     "device": Transcript.device,
     "submit": Transcript.submit,
+    "group": Transcript.group,
     "cancel": Transcript.cancel,
     "hold": Transcript.hold,
     "release": Transcript.release,

@@ -21,11 +21,14 @@ from scheduler.api.roles import Caller, _caller
 from scheduler.blobs.folders import Contents
 from scheduler.core.jobs import on_jobs_submitted
 from scheduler.state.access import Role, Secret
+from scheduler.state.durable import Durable
 from scheduler.state.events import SharedRootChecked
+from scheduler.state.groups.group import GroupId, GroupName, Membership, UserGroup
 from scheduler.state.ids import JobId, SecretName, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.records import JobQueued
 from scheduler.state.specs import Outcome
+from scheduler.state.units import Instant
 from tests.core.fleet import Fleet
 from tests.fields.filled import Needs, Values
 
@@ -50,6 +53,7 @@ VALUES: Values = {
     "exclude": ["n3"],
     "node_labels": {"zone": "east"},
     "band": job_pb2.BAND_HIGH,
+    "group": "vision",
     "after.job_id": 2,
     "after.condition": job_pb2.DEPENDENCY_CONDITION_ANY,
     "array.indices": "1-5",
@@ -161,6 +165,7 @@ TYPED: dict[str, Any] = {
     "cwd": "/data",
     "label": ["team=vision"],
     "band": "high",
+    "group": "vision",
     "time_limit": "1h",
     "grace": "5s",
     "signal": "B:USR1@5m",
@@ -255,9 +260,19 @@ def fleet() -> Fleet:
     return made
 
 
+def put_groups(durable: Durable) -> None:
+    """Two groups of ada's: the first is that of jobs which name none."""
+    for number, name in enumerate(("ml", "vision"), 1):
+        mine = Membership(user=UserName("ada"), since=Instant(number))
+        durable.groups.put(
+            UserGroup(id=GroupId(number), name=GroupName(name), created_at=Instant(number), members=(mine,))
+        )
+
+
 async def job_of(spec: job_pb2.JobSpec) -> Job:
     """The job that a submit of this spec makes: by the servicer's own hand, and by the core's."""
     state = fleet().state
+    put_groups(state.durable)
     for name in (*spec.secrets.values(), spec.container.image_secret):
         mine = Secret(user=UserName("ada"), name=SecretName(name), set_at=fleet().now, set_by=UserName("ada"))
         state.durable.secrets[mine.key] = mine

@@ -26,7 +26,8 @@ from scheduler.state.jobs import Job
 from scheduler.store.codec import Codec
 from scheduler.wire.convert_commands import command_proto
 from scheduler.wire.convert_jobs import job_proto
-from tests.fields.asked import BASE, LOCAL, NEEDS, VALUES, asked_with, fleet, job_of, parsed
+from scheduler.wire.groups.convert import show_group
+from tests.fields.asked import BASE, LOCAL, NEEDS, VALUES, asked_with, fleet, job_of, parsed, put_groups
 from tests.fields.filled import alone, get, paths, unheard
 
 PATHS = list(paths(job_pb2.JobSpec.DESCRIPTOR))
@@ -77,6 +78,7 @@ THE_SCHEDULERS = {
     "node_labels": "it chose the node",
     "no_span": "it chose the nodes",
     "band": "its order",
+    "group": "its order and caps",
     "queue_timeout": "its queue",
     "retries": "its attempts",
     "requeue_on_timeout": "its attempts: it queues the job again when the node tells of the end",
@@ -102,7 +104,10 @@ def made(spec: bytes) -> Job:
 
 def shown(job: Job) -> job_pb2.JobSpec:
     message = job_proto(job)
-    show_items(message, Durable(), job)
+    durable = Durable()
+    put_groups(durable)
+    show_items(message, durable, job)
+    show_group(message, durable, job)
     return message.spec
 
 

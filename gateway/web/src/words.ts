@@ -139,6 +139,8 @@ const WAITS: Readonly<Record<string, string>> = {
   NO_NODES: "Waits for a machine",
   NEVER_FITS: "No machine can hold it",
   USER_CAP: "Waits: its owner holds as much as one may",
+  GROUP_CAP: "Waits: its group holds as many GPUs as it may",
+  GROUP_HOURS: "Waits: its group has used its GPU-hours of the week",
   HELD: "Held",
   BEGIN_TIME: "Starts again in a moment",
 };

@@ -999,6 +999,7 @@ class JobSpec(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     CONTAINER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
@@ -1068,6 +1069,10 @@ class JobSpec(_message.Message):
     content_type: _builtins.str
     """What it works on, as a media type: "audio/mpeg", "text/html; charset=utf-8"; 255 characters at most. AUTO decides by
     it, and the job is told it. Empty where nobody said so.
+    """
+    group: _builtins.str
+    """The group of users that it is of, by its name: one that the caller is in, else it is refused with GROUP_NOT_FOUND. Empty
+    means the first of theirs, if they are in any. A job is given back with the name that its group has now.
     """
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1241,11 +1246,12 @@ class JobSpec(_message.Message):
         folder: Global___InputFolder | None = ...,
         results: _abc.Iterable[_builtins.str] | None = ...,
         environment: Global___JobEnvironment | None = ...,
+        group: _builtins.str = ...,
         container: Global___ContainerSettings | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "container", b"container", "environment", b"environment", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "container", b"container", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "container", b"container", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "group", b"group", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1775,6 +1781,7 @@ class Job(_message.Message):
     GPU_CHOICE_FIELD_NUMBER: _builtins.int
     SETTING_UP_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    GROUP_IS_REMOVED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1818,6 +1825,8 @@ class Job(_message.Message):
     """Of a worker: the job of the one whose place it takes once it is ready; 0 for none."""
     setting_up: _builtins.str
     """Why it does not run yet though it has its place, one sentence for people: a node makes its environment. Empty else."""
+    group_is_removed: _builtins.bool
+    """Whether its group was removed: its caps hold no more, and the job stands in line as one of no group."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What was asked for, with every default filled in."""
@@ -1922,10 +1931,11 @@ class Job(_message.Message):
         gpu_choice: Global___GpuChoice | None = ...,
         setting_up: _builtins.str = ...,
         results: _files_pb2.JobResults | None = ...,
+        group_is_removed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "results", b"results", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "results", b"results", "retries_used", b"retries_used", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "group_is_removed", b"group_is_removed", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "results", b"results", "retries_used", b"retries_used", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3314,6 +3314,375 @@ class RemoveSecretResponse(_message.Message):
 Global___RemoveSecretResponse: _TypeAlias = RemoveSecretResponse  # noqa: Y015
 
 @_typing.final
+class GroupMember(_message.Message):
+    """GroupMember is a user in a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    JOIN_TIME_FIELD_NUMBER: _builtins.int
+    IS_DEFAULT_FIELD_NUMBER: _builtins.int
+    GPUS_MILLI_FIELD_NUMBER: _builtins.int
+    GPU_HOURS_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """The user."""
+    is_default: _builtins.bool
+    """Whether it is their first group: the one of jobs that name none."""
+    gpus_milli: _builtins.int
+    """GPUs that jobs of this user hold in the group now, in thousandths."""
+    gpu_hours: _builtins.float
+    """GPU-hours that jobs of this user have used in the group since the week began."""
+    @_builtins.property
+    def join_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when."""
+
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        join_time: _timestamp_pb2.Timestamp | None = ...,
+        is_default: _builtins.bool = ...,
+        gpus_milli: _builtins.int = ...,
+        gpu_hours: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["join_time", b"join_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_hours", b"gpu_hours", "gpus_milli", b"gpus_milli", "is_default", b"is_default", "join_time", b"join_time", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
+
+@_typing.final
+class UserGroup(_message.Message):
+    """UserGroup is a group of users, with what it may have and what it has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    GPUS_MAX_FIELD_NUMBER: _builtins.int
+    GPU_HOURS_WEEK_FIELD_NUMBER: _builtins.int
+    MAX_BAND_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    GPUS_MILLI_FIELD_NUMBER: _builtins.int
+    GPU_HOURS_FIELD_NUMBER: _builtins.int
+    WEEK_END_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Its number, which is never given again."""
+    name: _builtins.str
+    """Its name, unique among groups."""
+    gpus_max: _builtins.int
+    """GPUs that all of its jobs may hold at once; 0 means any number. Jobs beyond it wait (GROUP_CAP)."""
+    gpu_hours_week: _builtins.int
+    """GPU-hours that they may use in a week, which begins on Monday at 00:00 UTC; 0 means any number. Once they are used up
+    nothing with GPUs starts (GROUP_HOURS); what runs goes on.
+    """
+    max_band: _job_pb2.Band.ValueType
+    """The highest band that its jobs may have, whatever their users may; not set: none."""
+    shares: _builtins.int
+    """Its part of the turns, against other groups and users of none, who have one share each."""
+    gpus_milli: _builtins.int
+    """GPUs that its jobs hold now, in thousandths."""
+    gpu_hours: _builtins.float
+    """GPU-hours that its jobs have used since the week began, with what runs."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was made."""
+
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]:
+        """Who is in it, in the order in which they were added."""
+
+    @_builtins.property
+    def week_end_time(self) -> _timestamp_pb2.Timestamp:
+        """When this week ends, and counting begins anew."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        name: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        gpus_max: _builtins.int = ...,
+        gpu_hours_week: _builtins.int = ...,
+        max_band: _job_pb2.Band.ValueType = ...,
+        shares: _builtins.int = ...,
+        members: _abc.Iterable[Global___GroupMember] | None = ...,
+        gpus_milli: _builtins.int = ...,
+        gpu_hours: _builtins.float = ...,
+        week_end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "week_end_time", b"week_end_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "gpu_hours", b"gpu_hours", "gpu_hours_week", b"gpu_hours_week", "gpus_max", b"gpus_max", "gpus_milli", b"gpus_milli", "id", b"id", "max_band", b"max_band", "members", b"members", "name", b"name", "shares", b"shares", "week_end_time", b"week_end_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserGroup: _TypeAlias = UserGroup  # noqa: Y015
+
+@_typing.final
+class ListGroupsRequest(_message.Message):
+    """ListGroupsRequest asks for a page of groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Only the group of this name; empty means all that the caller may see."""
+    page_size: _builtins.int
+    """Groups on a page, 100 by default, 1,000 at most."""
+    page_token: _builtins.str
+    """Where to go on."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListGroupsResponse(_message.Message):
+    """ListGroupsResponse is a page of groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where to go on; empty on the last page."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserGroup]:
+        """In the order of their names."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___UserGroup] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
+
+@_typing.final
+class SetGroupRequest(_message.Message):
+    """SetGroupRequest says what a group is to be like; what is absent stays as it is, and of a new one is its default."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    GPUS_MAX_FIELD_NUMBER: _builtins.int
+    GPU_HOURS_WEEK_FIELD_NUMBER: _builtins.int
+    MAX_BAND_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    ADD_MEMBERS_FIELD_NUMBER: _builtins.int
+    REMOVE_MEMBERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The group's name: 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit. One that there is not is
+    made.
+    """
+    gpus_max: _builtins.int
+    """GPUs at once, 100,000 at most; 0 for any number, as by default."""
+    gpu_hours_week: _builtins.int
+    """GPU-hours a week, 100,000,000 at most; 0 for any number, as by default."""
+    max_band: _job_pb2.Band.ValueType
+    """The highest band; UNSPECIFIED takes it away: there is none by default."""
+    shares: _builtins.int
+    """Shares, 1 to 1,000; 1 by default."""
+    @_builtins.property
+    def add_members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Users who come in, 1,000 at most; who is in it stays."""
+
+    @_builtins.property
+    def remove_members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Users who leave; each must be in it. What they have submitted stays the group's."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        gpus_max: _builtins.int | None = ...,
+        gpu_hours_week: _builtins.int | None = ...,
+        max_band: _job_pb2.Band.ValueType | None = ...,
+        shares: _builtins.int | None = ...,
+        add_members: _abc.Iterable[_builtins.str] | None = ...,
+        remove_members: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_hours_week", b"_gpu_hours_week", "_gpus_max", b"_gpus_max", "_max_band", b"_max_band", "_shares", b"_shares", "gpu_hours_week", b"gpu_hours_week", "gpus_max", b"gpus_max", "max_band", b"max_band", "shares", b"shares"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_hours_week", b"_gpu_hours_week", "_gpus_max", b"_gpus_max", "_max_band", b"_max_band", "_shares", b"_shares", "add_members", b"add_members", "gpu_hours_week", b"gpu_hours_week", "gpus_max", b"gpus_max", "max_band", b"max_band", "name", b"name", "remove_members", b"remove_members", "shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpu_hours_week: _TypeAlias = _typing.Literal["gpu_hours_week"]  # noqa: Y015
+    _WhichOneofArgType__gpu_hours_week: _TypeAlias = _typing.Literal["_gpu_hours_week", b"_gpu_hours_week"]  # noqa: Y015
+    _WhichOneofReturnType__gpus_max: _TypeAlias = _typing.Literal["gpus_max"]  # noqa: Y015
+    _WhichOneofArgType__gpus_max: _TypeAlias = _typing.Literal["_gpus_max", b"_gpus_max"]  # noqa: Y015
+    _WhichOneofReturnType__max_band: _TypeAlias = _typing.Literal["max_band"]  # noqa: Y015
+    _WhichOneofArgType__max_band: _TypeAlias = _typing.Literal["_max_band", b"_max_band"]  # noqa: Y015
+    _WhichOneofReturnType__shares: _TypeAlias = _typing.Literal["shares"]  # noqa: Y015
+    _WhichOneofArgType__shares: _TypeAlias = _typing.Literal["_shares", b"_shares"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_hours_week) -> _WhichOneofReturnType__gpu_hours_week | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus_max) -> _WhichOneofReturnType__gpus_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_band) -> _WhichOneofReturnType__max_band | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shares) -> _WhichOneofReturnType__shares | None: ...
+
+Global___SetGroupRequest: _TypeAlias = SetGroupRequest  # noqa: Y015
+
+@_typing.final
+class SetGroupResponse(_message.Message):
+    """SetGroupResponse is the group after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    IS_NEW_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """Whether anything changed."""
+    is_new: _builtins.bool
+    """Whether there was none of this name."""
+    @_builtins.property
+    def group(self) -> Global___UserGroup:
+        """The group."""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Things that are allowed and worth knowing: a member who has no token yet."""
+
+    def __init__(
+        self,
+        *,
+        group: Global___UserGroup | None = ...,
+        changed: _builtins.bool = ...,
+        is_new: _builtins.bool = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "group", b"group", "is_new", b"is_new", "notes", b"notes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetGroupResponse: _TypeAlias = SetGroupResponse  # noqa: Y015
+
+@_typing.final
+class RenameGroupRequest(_message.Message):
+    """RenameGroupRequest names a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NEW_NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The group's name."""
+    new_name: _builtins.str
+    """Its new name, which no other group has."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        new_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "new_name", b"new_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenameGroupRequest: _TypeAlias = RenameGroupRequest  # noqa: Y015
+
+@_typing.final
+class RenameGroupResponse(_message.Message):
+    """RenameGroupResponse is the group after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___UserGroup:
+        """The group."""
+
+    def __init__(
+        self,
+        *,
+        group: Global___UserGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenameGroupResponse: _TypeAlias = RenameGroupResponse  # noqa: Y015
+
+@_typing.final
+class RemoveGroupRequest(_message.Message):
+    """RemoveGroupRequest names a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The group's name."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveGroupRequest: _TypeAlias = RemoveGroupRequest  # noqa: Y015
+
+@_typing.final
+class RemoveGroupResponse(_message.Message):
+    """RemoveGroupResponse is the group as it was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___UserGroup:
+        """The group."""
+
+    def __init__(
+        self,
+        *,
+        group: Global___UserGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveGroupResponse: _TypeAlias = RemoveGroupResponse  # noqa: Y015
+
+@_typing.final
 class ListAuditEntriesRequest(_message.Message):
     """ListAuditEntriesRequest asks for a page of the audit."""
 

@@ -361,6 +361,26 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretResponse.FromString,
                 _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListGroups',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.SetGroup = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/SetGroup',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.SetGroupRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.SetGroupResponse.FromString,
+                _registered_method=True)
+        self.RenameGroup = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/RenameGroup',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RenameGroupRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RenameGroupResponse.FromString,
+                _registered_method=True)
+        self.RemoveGroup = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/RemoveGroup',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveGroupRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveGroupResponse.FromString,
+                _registered_method=True)
         self.ListAuditEntries = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListAuditEntries',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListAuditEntriesRequest.SerializeToString,
@@ -842,6 +862,34 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGroups(self, request, context):
+        """Lists groups of users: for who changes and reads everything all of them, for others those that they are in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetGroup(self, request, context):
+        """Makes a group of users, or changes its caps, shares and members. For admins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenameGroup(self, request, context):
+        """Gives a group another name; its jobs go on under it. For admins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveGroup(self, request, context):
+        """Removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAuditEntries(self, request, context):
         """ListAuditEntries lists who called what, and who was refused, newest first. An admin sees everything. Others see what they
         did themselves, and, where they ask for a job of theirs, what was done to it.
@@ -1172,6 +1220,26 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.RemoveSecret,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListGroupsRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'SetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetGroup,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.SetGroupRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.SetGroupResponse.SerializeToString,
+            ),
+            'RenameGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenameGroup,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RenameGroupRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RenameGroupResponse.SerializeToString,
+            ),
+            'RemoveGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveGroup,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveGroupRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveGroupResponse.SerializeToString,
             ),
             'ListAuditEntries': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAuditEntries,
@@ -2908,6 +2976,114 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/RemoveSecret',
             gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListGroups',
+            gpufleet_dot_v1_dot_scheduler__pb2.ListGroupsRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/SetGroup',
+            gpufleet_dot_v1_dot_scheduler__pb2.SetGroupRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.SetGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenameGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/RenameGroup',
+            gpufleet_dot_v1_dot_scheduler__pb2.RenameGroupRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.RenameGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/RemoveGroup',
+            gpufleet_dot_v1_dot_scheduler__pb2.RemoveGroupRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.RemoveGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -395,6 +395,11 @@ class JobOptions:
         rule("--band", metavar="BAND", help="low, normal, high or urgent; normal by default."),
         Sets("band", OptionKind.BAND),
     ] = None
+    group: Annotated[
+        str | None,
+        rule("--group", metavar="NAME", help="The group that it is of, one that you are in; your first by default."),
+        Sets("group", OptionKind.TEXT, hint="See your groups with: gpuctl group list."),
+    ] = None
     hold: Annotated[
         bool,
         rule("--hold", help="Submit it held: it waits for gpuctl release, also in run."),

@@ -18,6 +18,7 @@ from ...engine import Engine
 from ...policy.order import order_from
 from ...ports import FinishedQuery
 from ...state.durable import Durable
+from ...state.groups.group import GroupId
 from ...state.ids import JobId, UserName
 from ...state.jobs import Deferred, Held, Job, Queued, Running, Starting, Stopping
 from ...state.specs import Band
@@ -82,10 +83,13 @@ def _with_items_as_arrays(durable: Durable, jobs: Iterable[JobId], key: list[Any
 
 
 def _waiting_rows(engine: Engine, key: list[Any]) -> Iterator[PageRow]:
-    after = (Band(key[0]), UserName(key[1]), (Instant(key[2]), JobId(key[3]))) if key else None
     durable = engine.view.durable
+    after = None
+    if key:
+        owner = (GroupId(key[1]), UserName(key[2]))
+        after = (Band(key[0]), owner, (Instant(key[3]), JobId(key[4])))
     for position, job in order_from(engine.view, engine.now(), after):
-        cursor = [WAITING, int(job.band), job.user, job.age_since, job.id]
+        cursor = [WAITING, int(job.band), *durable.lines.owner_of(job), job.age_since, job.id]
         if job.array is None:
             yield PageRow(job, position, cursor)
         elif not durable.arrays[job.array].active and who_waits(durable, durable.jobs[job.array]).id == job.id:

@@ -86,7 +86,7 @@ class WaitReasons:
         if last is not None and now - last.at <= PASS_AGE:
             if self._of_pass is None or self._of_pass.trial is not last:
                 self._of_pass = PassReasons(last)
-            return self._of_pass, Caps(view)
+            return self._of_pass, Caps(view, now)
         self._forget_what_is_old()
         if self._of_view is None:
             self._of_view = PassReasons(passed_without_consequences(view, self._at, self._known_nodes))

@@ -8,6 +8,7 @@ from ...state.jobs import Job, Starting, keyed_ranks
 from ...state.live import Live
 from ...state.state import State
 from ...wire.convert_jobs import job_proto
+from ...wire.groups.convert import show_group
 from ..sight import Sight
 from .arrays import show_items
 
@@ -24,6 +25,7 @@ def shown_job(
     message = job_proto(job, position=position, omit_env=omit_env)
     sight.hide(message.spec, job.user)
     show_items(message, view.durable, job)
+    show_group(message, view.durable, job)
     message.has_stats = has_stats(job, view.live)
     message.output_blocked = output_blocked(job, view, output_error)
     message.setting_up = setting_up(job, view) if sight.reads(job.user) else ""

@@ -23,6 +23,7 @@ from ...wire.alike_specs import CheckedSpec, KnownSpecs
 from ...wire.convert_jobs import job_proto, state_of
 from ...wire.digests import digest_of
 from ...wire.gpu_choice import apply_gpu
+from ...wire.groups.convert import show_group
 from ...wire.input_files import with_shared_root
 from ...wire.validate import check_request_id, wanted_jobs
 from ..answers import reply_of
@@ -82,8 +83,14 @@ class SubmitCalls(JobsFound):
             at=self.engine.now(),
             user=caller().user,
             jobs=tuple(
-                WantedJob(spec=job.spec, band=band, is_held=job.is_held)
-                for job, band in zip(jobs, self._bands_of(request, jobs), strict=True)
+                WantedJob(
+                    spec=job.spec,
+                    band=band,
+                    is_held=job.is_held,
+                    group=job.group,
+                    band_may_fall=not spec.band,
+                )
+                for job, band, spec in zip(jobs, self._bands_of(request, jobs), request.specs, strict=True)
             ),
             count=request.count or 1,
             request_id=request.request_id,
@@ -167,13 +174,18 @@ class SubmitCalls(JobsFound):
         submitted = JobsSubmitted(
             at=self.engine.now(),
             user=caller().user,
-            jobs=(WantedJob(spec=spec, band=band),),
+            jobs=(WantedJob(spec=spec, band=band, group=self._group_again(job), band_may_fall=True),),
             request_id=request.request_id,
             request_digest=digest_of(request) if request.request_id else "",
             is_dry_run=request.dry_run,
             items=items,
         )
         return submitted, (*notes, *missing)
+
+    def _group_again(self, job: Job) -> str:
+        """The group of a job that is submitted again, where the caller is in it; else empty: their first."""
+        group = self.engine.view.durable.groups.live(job.group)
+        return "" if group is None or not group.has(caller().user) else group.name
 
     async def _outcome(self, job_id: JobId) -> Outcome | None:
         """How a job ended; None for one that is live, or that there is not."""
@@ -190,6 +202,7 @@ class SubmitCalls(JobsFound):
         waits = job if job.items is None else items_alike(job)
         message = job_proto(job, position=position(self.engine.view, waits, self.engine.now()))
         show_items(message, self.engine.view.durable, job)
+        show_group(message, self.engine.view.durable, job)
         message.state = state_of(waits)
         message.ClearField("id")
         foretold = foretell(self.engine.view, job, self.engine.now())

@@ -78,6 +78,10 @@ export interface Calls {
   readonly SetSecret: { readonly request: SetSecretRequest; readonly response: SetSecretResponse };
   readonly ListSecrets: { readonly request: ListSecretsRequest; readonly response: ListSecretsResponse };
   readonly RemoveSecret: { readonly request: RemoveSecretRequest; readonly response: RemoveSecretResponse };
+  readonly ListGroups: { readonly request: ListGroupsRequest; readonly response: ListGroupsResponse };
+  readonly SetGroup: { readonly request: SetGroupRequest; readonly response: SetGroupResponse };
+  readonly RenameGroup: { readonly request: RenameGroupRequest; readonly response: RenameGroupResponse };
+  readonly RemoveGroup: { readonly request: RemoveGroupRequest; readonly response: RemoveGroupResponse };
   readonly ListAuditEntries: { readonly request: ListAuditEntriesRequest; readonly response: ListAuditEntriesResponse };
 }
 
@@ -816,6 +820,11 @@ export interface JobSpec {
   /** The Python environment that it begins in; absent for none. Files must go with the job. */
   readonly environment?: JobEnvironment;
   /**
+   * The group of users that it is of, by its name: one that the caller is in, else it is refused with GROUP_NOT_FOUND.
+   * Empty means the first of theirs, if they are in any. A job is given back with the name that its group has now.
+   */
+  readonly group: string;
+  /**
    * The container that it runs in; absent for none: its processes then run on the node as they are. With one, cwd may
    * be empty: the folder of the job's files, where it has one, else that of the image; and so may it be any path in it.
    * It is not given the submitter's PATH unless env says so. output_file and rlimits do not go with it.
@@ -1092,6 +1101,8 @@ export interface Job {
    * ran has ended, and in lists of jobs.
    */
   readonly results?: JobResults;
+  /** Whether its group was removed: its caps hold no more, and the job stands in line as one of no group. */
+  readonly group_is_removed: boolean;
 }
 
 /** StoryLine is one thing that happened to a job. */
@@ -3514,6 +3525,126 @@ export interface RemoveSecretRequest {
 export interface RemoveSecretResponse {
   /** The secret. */
   readonly secret?: Secret;
+}
+
+/** GroupMember is a user in a group. */
+export interface GroupMember {
+  /** The user. */
+  readonly user: string;
+  /** Since when. */
+  readonly join_time?: Timestamp;
+  /** Whether it is their first group: the one of jobs that name none. */
+  readonly is_default: boolean;
+  /** GPUs that jobs of this user hold in the group now, in thousandths. */
+  readonly gpus_milli: Int64;
+  /** GPU-hours that jobs of this user have used in the group since the week began. */
+  readonly gpu_hours: number;
+}
+
+/** UserGroup is a group of users, with what it may have and what it has. */
+export interface UserGroup {
+  /** Its number, which is never given again. */
+  readonly id: Int64;
+  /** Its name, unique among groups. */
+  readonly name: string;
+  /** When it was made. */
+  readonly create_time?: Timestamp;
+  /** GPUs that all of its jobs may hold at once; 0 means any number. Jobs beyond it wait (GROUP_CAP). */
+  readonly gpus_max: number;
+  /**
+   * GPU-hours that they may use in a week, which begins on Monday at 00:00 UTC; 0 means any number. Once they are used
+   * up nothing with GPUs starts (GROUP_HOURS); what runs goes on.
+   */
+  readonly gpu_hours_week: number;
+  /** The highest band that its jobs may have, whatever their users may; not set: none. */
+  readonly max_band: Band;
+  /** Its part of the turns, against other groups and users of none, who have one share each. */
+  readonly shares: number;
+  /** Who is in it, in the order in which they were added. */
+  readonly members: readonly GroupMember[];
+  /** GPUs that its jobs hold now, in thousandths. */
+  readonly gpus_milli: Int64;
+  /** GPU-hours that its jobs have used since the week began, with what runs. */
+  readonly gpu_hours: number;
+  /** When this week ends, and counting begins anew. */
+  readonly week_end_time?: Timestamp;
+}
+
+/** ListGroupsRequest asks for a page of groups. */
+export interface ListGroupsRequest {
+  /** Only the group of this name; empty means all that the caller may see. */
+  readonly name: string;
+  /** Groups on a page, 100 by default, 1,000 at most. */
+  readonly page_size: number;
+  /** Where to go on. */
+  readonly page_token: string;
+}
+
+/** ListGroupsResponse is a page of groups. */
+export interface ListGroupsResponse {
+  /** In the order of their names. */
+  readonly groups: readonly UserGroup[];
+  /** Where to go on; empty on the last page. */
+  readonly next_page_token: string;
+}
+
+/** SetGroupRequest says what a group is to be like; what is absent stays as it is, and of a new one is its default. */
+export interface SetGroupRequest {
+  /**
+   * The group's name: 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit. One that there is not
+   * is made.
+   */
+  readonly name: string;
+  /** GPUs at once, 100,000 at most; 0 for any number, as by default. */
+  readonly gpus_max?: number;
+  /** GPU-hours a week, 100,000,000 at most; 0 for any number, as by default. */
+  readonly gpu_hours_week?: number;
+  /** The highest band; UNSPECIFIED takes it away: there is none by default. */
+  readonly max_band?: Band;
+  /** Shares, 1 to 1,000; 1 by default. */
+  readonly shares?: number;
+  /** Users who come in, 1,000 at most; who is in it stays. */
+  readonly add_members: readonly string[];
+  /** Users who leave; each must be in it. What they have submitted stays the group's. */
+  readonly remove_members: readonly string[];
+}
+
+/** SetGroupResponse is the group after it. */
+export interface SetGroupResponse {
+  /** The group. */
+  readonly group?: UserGroup;
+  /** Whether anything changed. */
+  readonly changed: boolean;
+  /** Whether there was none of this name. */
+  readonly is_new: boolean;
+  /** Things that are allowed and worth knowing: a member who has no token yet. */
+  readonly notes: readonly string[];
+}
+
+/** RenameGroupRequest names a group. */
+export interface RenameGroupRequest {
+  /** The group's name. */
+  readonly name: string;
+  /** Its new name, which no other group has. */
+  readonly new_name: string;
+}
+
+/** RenameGroupResponse is the group after it. */
+export interface RenameGroupResponse {
+  /** The group. */
+  readonly group?: UserGroup;
+}
+
+/** RemoveGroupRequest names a group. */
+export interface RemoveGroupRequest {
+  /** The group's name. */
+  readonly name: string;
+}
+
+/** RemoveGroupResponse is the group as it was. */
+export interface RemoveGroupResponse {
+  /** The group. */
+  readonly group?: UserGroup;
 }
 
 /** ListAuditEntriesRequest asks for a page of the audit. */
