@@ -124,6 +124,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     audit: list[scheduler_pb2.AuditEntry] = field(default_factory=list)
     """Entries of the audit, oldest first."""
     secrets: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, scheduler_pb2.UserGroup] = field(default_factory=dict)
     server: scheduler_pb2.GetServerInfoResponse = field(default_factory=scheduler_pb2.GetServerInfoResponse)
     faults: dict[str, deque[Fault | GpufleetError]] = field(default_factory=lambda: defaultdict(deque))
     before: dict[str, Callable[[Any], None]] = field(default_factory=dict)
@@ -431,6 +432,43 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def _secret(self, name: str) -> scheduler_pb2.Secret:
         return scheduler_pb2.Secret(name=name, user="ada", set_by="ada")
+
+    def SetGroup(self, request: Any, context: Any) -> Any:
+        def change() -> scheduler_pb2.SetGroupResponse:
+            group = self.groups.setdefault(request.name, scheduler_pb2.UserGroup(name=request.name, shares=1))
+            for name in ("gpus_max", "gpu_hours_week", "max_band", "shares"):
+                if request.HasField(name):
+                    setattr(group, name, getattr(request, name))
+            group.members.extend(scheduler_pb2.GroupMember(user=user) for user in request.add_members)
+            return scheduler_pb2.SetGroupResponse(group=group, changed=True, is_new=len(group.members) > 0)
+
+        return self._answer("SetGroup", request, context, change)
+
+    def ListGroups(self, request: Any, context: Any) -> Any:
+        def listed() -> scheduler_pb2.ListGroupsResponse:
+            found = [self.groups[name] for name in sorted(self.groups) if request.name in ("", name)]
+            return scheduler_pb2.ListGroupsResponse(groups=found)
+
+        return self._answer("ListGroups", request, context, listed)
+
+    def RenameGroup(self, request: Any, context: Any) -> Any:
+        def rename() -> scheduler_pb2.RenameGroupResponse:
+            group = self._group(request.name)
+            group.name = request.new_name
+            return scheduler_pb2.RenameGroupResponse(group=group)
+
+        return self._answer("RenameGroup", request, context, rename)
+
+    def RemoveGroup(self, request: Any, context: Any) -> Any:
+        def remove() -> scheduler_pb2.RemoveGroupResponse:
+            return scheduler_pb2.RemoveGroupResponse(group=self._group(request.name))
+
+        return self._answer("RemoveGroup", request, context, remove)
+
+    def _group(self, name: str) -> scheduler_pb2.UserGroup:
+        if name not in self.groups:
+            raise GpufleetError(Reason.GROUP_NOT_FOUND, f"no group is called {name!r}")
+        return self.groups[name]
 
     def ListTokens(self, request: Any, context: Any) -> Any:
         def tokens() -> scheduler_pb2.ListTokensResponse:

@@ -22,7 +22,7 @@ PAGES = [
     *(page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "docs").rglob("*.md"))),
 ]
 COMMAND = re.compile(r"`(?:[A-Z_]+=\S+ )?gpuctl ([a-z][a-z-]*)")
-FAMILIES = ("config", "models", "nodes", "secret", "sessions", "token")
+FAMILIES = ("config", "group", "models", "nodes", "secret", "sessions", "token")
 """Commands that take no word but those of the commands below them."""
 BELOW = re.compile(rf"(?:`|^|[$#] )gpuctl ({'|'.join(FAMILIES)}) ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cli.admin import audit, config, doctor, programs, secret, token, up, upgrade, usage, version
+from cli.admin import audit, config, doctor, group, programs, secret, token, up, upgrade, usage, version
 from cli.asking import command as asking
 from cli.batch import command as batch
 from cli.bench_model import command as bench_model
@@ -127,6 +127,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         exec_command,
         forward,
         history,
+        group,
         job,
         login,
         logs,

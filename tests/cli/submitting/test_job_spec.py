@@ -243,6 +243,7 @@ TRIED: dict[str, st.SearchStrategy[Any]] = {
     "content_type": st.sampled_from(["audio/mpeg", "text/html; charset=utf-8"]),
     "cpu_command": st.sampled_from(["./on-cpus 'a b'", "sh -c 'echo \"$1\" | wc'"]),
     "no_warnings": st.booleans(),
+    "group": st.sampled_from(["ml", "vision-2"]),
     "hold": st.just(False),
 }
 OPTIONS = st.fixed_dictionaries({}, optional=TRIED)
