@@ -7,6 +7,7 @@ import json
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from cli.render.table import ABSENT
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler
 
@@ -43,7 +44,7 @@ def test_groups_and_members_are_tables_and_json(gpuctl: Gpuctl, fake: FakeSchedu
         name="ml", gpus_max=8, gpus_milli=2500, gpu_hours=12.34, shares=3, members=[member]
     )
     rows = [row.split() for row in gpuctl("group", "list").text.splitlines()]
-    assert rows[1] == ["ml", "2.5", "of", "8", "12.3", "-", "3", "ana"]
+    assert rows[1] == ["ml", "2.5", "of", "8", "12.3", ABSENT, "3", "ana"]
     (row,) = [row.split() for row in gpuctl("group", "members", "ml").text.splitlines()[1:]]
     assert (row[0], *row[-3:]) == ("ana", "yes", "2.5", "12.3")
     assert json.loads(gpuctl("group", "list", "-o", "json").text)["groups"][0]["gpus_max"] == 8
