@@ -35,6 +35,7 @@ OF_MAKE = (
     "bench.sim_scale",
     "bench.traces",
     "tests.drills",
+    "tests.drills.takeover",
     "tests.fuzz",
     "tests.simulation",
 )
