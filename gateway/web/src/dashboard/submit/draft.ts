@@ -136,6 +136,7 @@ export function keptOf(spec: JobSpec): string[] {
     results: "the files that it is to leave",
     secrets: "the secrets that it gets",
     container: "the container that it runs in",
+    group: "its group",
   };
   const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
   const request = spec.devices[0];
