@@ -32,6 +32,7 @@ from gpufleet.telemetry.spans import OFF, Telemetry
 from . import page
 from .api.serving import Api
 from .api.uploads import Uploads
+from .client_address import NotesClientAddress
 from .dashboard.guard import is_own_origin, refusal
 from .dashboard.serving import Dashboard
 from .framing import RefusesAmbiguous
@@ -119,7 +120,7 @@ class Gateway:
                 *self._openai.routes(),
                 *page.routes(),
             ],
-            middleware=[Middleware(RefusesAmbiguous)],
+            middleware=[Middleware(NotesClientAddress), Middleware(RefusesAmbiguous)],
             lifespan=self._lifespan,
         )
 

@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.net.channel import bearer
 from gpufleet.net.json_messages import NUMBER, shown
 from gpufleet.telemetry.logs import fields
 
@@ -128,7 +127,7 @@ class Reading:
 
     def __init__(self, scheduler: Scheduler, wanted: files_pb2.DownloadFileRequest, token: str) -> None:
         self._scheduler = scheduler
-        self._call: Any = scheduler.method("DownloadFile")(wanted, metadata=bearer(token))
+        self._call: Any = scheduler.method("DownloadFile")(wanted, metadata=scheduler.metadata(token))
         self._reading: asyncio.Task[Any] = self._next()
         self.size_bytes = 0
         self.version = ""

@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.files import PIECE_BYTES_MAX
-from gpufleet.net.channel import bearer
 
 from ..dashboard.calls import Scheduler
 from ..dashboard.login import person_of
@@ -81,7 +80,7 @@ class Uploads:
     async def store(self, token: str, digest: str, size: int, offset: int, pieces: AsyncIterator[bytes]) -> int:
         """Upload a file from an offset on; how many of its bytes are stored then. Raises what the scheduler refuses."""
         scheduler = self._dashboard.scheduler
-        call: Any = scheduler.method("UploadBlob")(metadata=bearer(token))
+        call: Any = scheduler.method("UploadBlob")(metadata=scheduler.metadata(token))
         try:
             await call.write(files_pb2.UploadBlobRequest(digest=digest, size_bytes=size, offset=offset))
             async for data in in_pieces(pieces):
@@ -116,7 +115,9 @@ class Uploads:
 
 @asynccontextmanager
 async def _download(scheduler: Scheduler, token: str, digest: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
-    call: Any = scheduler.method("DownloadBlob")(files_pb2.DownloadBlobRequest(digest=digest), metadata=bearer(token))
+    call: Any = scheduler.method("DownloadBlob")(
+        files_pb2.DownloadBlobRequest(digest=digest), metadata=scheduler.metadata(token)
+    )
     try:
         first = await call.read()
         if first is grpc.aio.EOF:

@@ -11,11 +11,13 @@ from google.protobuf.message import Message
 from gpufleet.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.net.channel import Target, bearer, connect_async
+from gpufleet.net.channel import Target, bearer, connect_async, token_now
 from gpufleet.net.json_messages import message_object, message_of
+from gpufleet.net.passed_on import passed_on
 from gpufleet.net.status import from_rpc_error
 
 from ..api.table import kinds_of
+from ..client_address import CLIENT_ADDRESS
 from .guard import on_a_thread_if_long
 
 CALL_S_MAX = 20.0
@@ -28,10 +30,13 @@ CALLS, STREAMS = kinds_of(is_stream=False), kinds_of(is_stream=True)
 class Scheduler:
     """The way to the scheduler for calls that bring a token of their own. Made inside the running loop.
 
+    The scheduler is told from which address a call was asked for, by the gateway's own token, and believes nobody else.
+
     Of several addresses the one that answered last is asked; when it is not reached, the next call tries the next one.
     """
 
     def __init__(self, targets: list[Target]) -> None:
+        self._own = targets[0]
         self._channels = [connect_async(replace(each, token=None)) for each in targets]
         self._used = 0
 
@@ -44,6 +49,10 @@ class Scheduler:
         """A call or stream of the scheduler by its name, which is on one of the lists."""
         return getattr(scheduler_pb2_grpc.SchedulerStub(self._channels[self._used]), name)
 
+    def metadata(self, token: str) -> tuple[tuple[str, str], ...]:
+        """What a call brings: the token of whom it is made for, and where the request that is answered came from."""
+        return (*bearer(token), *passed_on(CLIENT_ADDRESS.get(), token_now(self._own)))
+
     def error(self, problem: grpc.aio.AioRpcError) -> GpufleetError:
         """What a failed call says."""
         error = from_rpc_error(problem)
@@ -54,7 +63,7 @@ class Scheduler:
     async def call(self, name: str, request: Message, token: str) -> Message:
         """The answer. Raises what the scheduler refuses, and DEADLINE."""
         try:
-            answer: Message = await self.method(name)(request, metadata=bearer(token), timeout=CALL_S_MAX)
+            answer: Message = await self.method(name)(request, metadata=self.metadata(token), timeout=CALL_S_MAX)
         except grpc.aio.AioRpcError as problem:
             raise self.error(problem) from None
         return answer

@@ -17,7 +17,6 @@ from google.protobuf.message import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.net.channel import bearer
 from gpufleet.net.json_messages import json_object
 
 from .calls import STREAMS, Scheduler, json_text, request_of
@@ -128,7 +127,7 @@ class Events:
 
     def __init__(self, scheduler: Scheduler, name: str, request: Message, token: str, leaving: asyncio.Event) -> None:
         self._scheduler = scheduler
-        self._call: Any = scheduler.method(name)(request, metadata=bearer(token))
+        self._call: Any = scheduler.method(name)(request, metadata=scheduler.metadata(token))
         self._reading: asyncio.Task[Any] = asyncio.create_task(self._call.read(), name=f"events {name}")
         self._leaving = asyncio.create_task(leaving.wait(), name="events leaving")
 

@@ -19,7 +19,6 @@ from gpufleet.v1 import scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.carrying import READ_AHEAD_BYTES, Cut, Piece
 from gpufleet.net.carrying import Connection as Carried
-from gpufleet.net.channel import bearer
 
 from ..dashboard.calls import Scheduler
 from ..proxy.upstream import Connection, P
@@ -55,7 +54,7 @@ class Tunnel:
     async def dialled(self, made: Callable[[], P]) -> P:
         """The connection, for `made`'s protocol. Raises what the scheduler refuses, and DEADLINE."""
         assert self._carrying is None, "one way is one connection"
-        call: Any = self._scheduler.method("ForwardPort")(metadata=bearer(self._token))
+        call: Any = self._scheduler.method("ForwardPort")(metadata=self._scheduler.metadata(self._token))
         with ExitStack() as undone:
             undone.callback(call.cancel)
             await self._reach(call)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from gpufleet.v1 import job_pb2
+from gpufleet.v1 import job_pb2, scheduler_pb2
 from starlette.applications import Starlette
 from starlette.routing import Router
 
@@ -22,7 +22,7 @@ from gateway.dashboard.streams import Events
 from gpufleet.net.addresses import parse_address
 from gpufleet.net.channel import Target
 from gpufleet.security.tokens import make_token
-from tests.e2e.processes import DEADLINE_SECONDS
+from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.asking import Answer, ask, connection
 from tests.gateway.stage import Stage
 from tests.gateway.test_dashboard import logged_in, refused, revoke, token_for
@@ -320,3 +320,30 @@ async def test_a_stream_that_is_refused_says_so_before_it_begins_or_in_its_last_
         await revoke(stage, made)
         lines += [each async for each in chunks]
     assert json.loads(b"".join(lines).splitlines()[-1])["error"]["reason"] == "TOKEN_REVOKED"
+
+
+async def test_the_audit_says_from_where_somebody_asked_and_by_which_gateway(stage: Stage) -> None:
+    ann = (await token_for(stage, "ann")).secret
+    admin = stage.fleet.scheduler.token("admin")
+    # A proxy on the gateway's own machine is believed; a person who says so to the scheduler is not.
+    headers = {"authorization": f"Bearer {ann}", "x-forwarded-for": "203.0.113.7"}
+    sent = await asked(stage, "POST", "/jobs", SLEEPS, headers=headers)
+    assert sent.status == 200
+    job = int(sent.json["first_job_id"])
+    lying = (("gpufleet-client-address", "203.0.113.9"), ("gpufleet-passed-on-by", f"Bearer {ann}"))
+    async with stage.fleet.client() as client:
+        request = scheduler_pb2.CancelRequest(jobs=scheduler_pb2.JobSelector(job_ids=[job]))
+        await client.stub.Cancel(request, metadata=lying, timeout=DEADLINE_SECONDS)
+
+    async def entries() -> dict[str, Any]:
+        said = await asked(stage, "GET", f"/audit?target=job:{job}", token=admin)
+        return {each["action"]: each for each in said.json["entries"]}
+
+    async def are_written() -> bool:
+        return {"Submit", "Cancel"} <= (await entries()).keys()
+
+    await until("both calls are written down", are_written)
+    found = await entries()
+    assert (found["Submit"]["user"], found["Submit"]["peer"]) == ("ann", "203.0.113.7")
+    assert found["Submit"]["passed_on_by"]
+    assert found["Cancel"]["peer"] == "127.0.0.1" and not found["Cancel"]["passed_on_by"]
