@@ -12,7 +12,7 @@ def usage(
     options: Printing,
     by: Annotated[
         str | None,
-        Option("--by", metavar="WHAT", help="What a row stands for: user, node, model or band.", show_default="user"),
+        Option("--by", metavar="WHAT", help="What a row is: user, node, model, band or group.", show_default="user"),
     ] = None,
     since: Annotated[
         str, Option("--since", metavar="TIME", help="From then on: 12h, 30d, or 2026-01-31T12:00:00+01:00.")
@@ -31,7 +31,7 @@ def usage(
         str, Option("--model", metavar="NAME", help="With --sessions or --requests: only this served model.")
     ] = "",
 ) -> None:
-    """Show how much of the GPUs was used, by user, node, model or band; or who came to the served models.
+    """Show how much of the GPUs was used, by user, node, model, band or group; or who came to the served models.
 
     Counted from when a job's GPUs are given to it until it has ended, or until now; a share counts as what it is, in
     steps of five minutes. LOAD is their mean utilisation meanwhile. JOBS have ended, WAIT is how long those that

@@ -22,6 +22,7 @@ GROUPS = {
     "node": capacity_pb2.USAGE_GROUP_NODE,
     "model": capacity_pb2.USAGE_GROUP_MODEL,
     "band": capacity_pb2.USAGE_GROUP_BAND,
+    "group": capacity_pb2.USAGE_GROUP_GROUP,
 }
 NO_NAME = "-"
 

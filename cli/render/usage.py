@@ -1,4 +1,4 @@
-"""How much was used: a table by user, node, model or band; and who came to the models, by day and model."""
+"""How much was used: a table by user, node, model, band or group; and who came to the models, by day and model."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..state.attempts import Attempt, EndedAttempt, Rank
+from ..state.groups.group import NO_GROUP, GroupId
 from ..state.ids import NodeName, UserName
 from ..state.jobs import Job
 from ..state.shares import WHOLE_MILLI
@@ -37,6 +38,7 @@ class AccountedHold:
     node: NodeName
     model: str
     band: Band
+    group: GroupId = NO_GROUP
     started_at: Instant | None = None
     waited: Span = Span(0)
     finished_at: Instant | None = None
@@ -72,6 +74,7 @@ def holds_of(
         node=NO_NODE,
         model="",
         band=job.band,
+        group=job.group,
         started_at=started_at,
         waited=Span(0) if started_at is None else wait_of(job, attempt.number, started_at),
         finished_at=end if is_last else None,
@@ -124,6 +127,7 @@ def hold_of_none(job: Job, count: int, finished_at: Instant, *, is_failed: bool)
         node=NO_NODE,
         model="",
         band=job.band,
+        group=job.group,
         finished_at=finished_at,
         jobs=count,
         failed=count if is_failed else 0,
@@ -219,7 +223,7 @@ def spread(hold: AccountedHold, span: UsageSpan, course: list[int]) -> None:
 
 
 def name_in(hold: AccountedHold, group: str) -> str:
-    """What a row is called that the hold counts for: `group` is user, node, model or band."""
+    """What a row is called that the hold counts for: `group` is user, node, model, band or group, which is its id."""
     return hold.band.name.lower() if group == "band" else str(getattr(hold, group))
 
 

@@ -1,5 +1,5 @@
 """The table of what attempts held: one row for each hold that is long, and one for all short ones of a bucket that are
-of the same user, node, model and band. So a flood of small jobs costs no more than its five minutes do.
+of the same user, node, model, band and group. So a flood of small jobs costs no more than its five minutes do.
 """
 
 import sqlite3
@@ -21,14 +21,21 @@ CREATE TABLE IF NOT EXISTS held (
     user TEXT NOT NULL, node TEXT NOT NULL, model TEXT NOT NULL, band INTEGER NOT NULL,
     milli_us INTEGER NOT NULL, started_us INTEGER, finished_us INTEGER,
     starts INTEGER NOT NULL, wait_us INTEGER NOT NULL, wait_us_min INTEGER NOT NULL, wait_us_max INTEGER NOT NULL,
-    jobs INTEGER NOT NULL, failed INTEGER NOT NULL, load_milli_us REAL NOT NULL, load REAL NOT NULL, energy_mj REAL
+    jobs INTEGER NOT NULL, failed INTEGER NOT NULL, load_milli_us REAL NOT NULL, load REAL NOT NULL, energy_mj REAL,
+    job_group INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS held_by_end ON held (end_us);
-CREATE UNIQUE INDEX IF NOT EXISTS held_sums ON held (begin_us, user, node, model, band) WHERE is_sum;
 """
-_ADD = "INSERT INTO held VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_GROUPS = "ALTER TABLE held ADD COLUMN job_group INTEGER NOT NULL DEFAULT 0"
+"""For files of before there were groups: what they hold is of none."""
+_INDEX_SUMS = (
+    "DROP INDEX IF EXISTS held_sums",
+    "CREATE UNIQUE INDEX IF NOT EXISTS held_sums_of_groups ON held (begin_us, user, node, model, band, job_group)"
+    " WHERE is_sum",
+)
+_ADD = f"INSERT INTO held VALUES ({', '.join('?' * 21)})"
 _ADD_TO_SUM = f"""{_ADD}
-ON CONFLICT (begin_us, user, node, model, band) WHERE is_sum DO UPDATE SET
+ON CONFLICT (begin_us, user, node, model, band, job_group) WHERE is_sum DO UPDATE SET
     milli_us = milli_us + excluded.milli_us,
     wait_us_min = CASE WHEN starts = 0 THEN excluded.wait_us_min WHEN excluded.starts = 0 THEN wait_us_min
         ELSE min(wait_us_min, excluded.wait_us_min) END,
@@ -38,8 +45,8 @@ ON CONFLICT (begin_us, user, node, model, band) WHERE is_sum DO UPDATE SET
     load_milli_us = load_milli_us + excluded.load_milli_us, load = load + excluded.load,
     energy_mj = CASE WHEN energy_mj IS NULL THEN excluded.energy_mj
         ELSE energy_mj + coalesce(excluded.energy_mj, 0) END"""
-GROUPS = frozenset({"user", "node", "model", "band"})
-"""Columns by which what was held can be told."""
+GROUPS = {"user": "user", "node": "node", "model": "model", "band": "band", "group": "job_group"}
+"""By what the rows of an answer stand for: their column."""
 # Of what follows ?1 is the begin of the span, ?2 its end, ?3 the length of a step, ?4 the user or ''. Sums of integers
 # are taken in two parts, since all of them together may be more than an integer of the database holds.
 _IN_SPAN = "FROM held WHERE end_us >= ?1 AND begin_us < ?2 AND (?4 = '' OR user = ?4)"
@@ -82,6 +89,20 @@ class UsageTotals:
     totals: Totals = field(default_factory=Totals)
     course: list[int] = field(default_factory=list)
 
+    def add_all(self, other: "UsageTotals") -> None:
+        """Count what another row of the same span and steps has counted."""
+        self.totals.add_all(other.totals)
+        self.course = [own + more for own, more in zip(self.course, other.course, strict=True)]
+
+
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make of the table of a file, which may be an older one, the table of now."""
+    columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(held)").fetchall()}
+    if "job_group" not in columns:
+        connection.execute(_ADD_GROUPS)
+    for statement in _INDEX_SUMS:
+        connection.execute(statement)
+
 
 def add(connection: sqlite3.Connection, holds: Iterable[AccountedHold]) -> None:
     """Store holds; the caller sees to it that each comes once."""
@@ -119,14 +140,15 @@ def _values(hold: AccountedHold) -> tuple[object, ...]:
         totals.load_milli_us,
         totals.load,
         totals.energy_mj,
+        hold.group,
     )
 
 
 def read(
     connection: sqlite3.Connection, more: Iterable[AccountedHold], span: UsageSpan, group: str, user: str
 ) -> dict[str, UsageTotals]:
-    """What is stored, and `more`, by user, node, model or band, as far as it lies in the span."""
-    assert group in GROUPS, group
+    """What is stored, and `more`, by user, node, model, band or id of a group, as far as it lies in the span."""
+    column = GROUPS[group]
     found: dict[str, UsageTotals] = {}
 
     def of(name: str) -> UsageTotals:
@@ -135,11 +157,11 @@ def read(
         return found[name]
 
     bounds = (span.begin, span.end, span.step, user)
-    with closing(connection.execute(_TOTALS.format(group=group), bounds)) as rows:
+    with closing(connection.execute(_TOTALS.format(group=column), bounds)) as rows:
         for value, *sums in rows:
             of(_name(value, group)).totals.add_all(_totals(sums))
     if span.steps:
-        with closing(connection.execute(_COURSE.format(group=group), bounds)) as rows:
+        with closing(connection.execute(_COURSE.format(group=column), bounds)) as rows:
             for value, step, whole, rest in rows:
                 of(_name(value, group)).course[step] += whole * 1_000_000 + rest
     for hold in more:

@@ -82,6 +82,10 @@ class HistoryFile(CountedFile):
         super().__init__(folder / FILE, SCHEMA, VERSION, is_reader=is_reader)
         self._ids: dict[CourseKey, tuple[int, CourseFacts]] = {}
 
+    def _made(self, connection: sqlite3.Connection) -> None:
+        super()._made(connection)
+        held.bring_up_to_date(connection)
+
     def write_points(self, rows: Sequence[tuple[CourseFacts, StoredRow]]) -> None:
         """Make rows durable, or none of them."""
         connection = self._opened()

@@ -50,13 +50,13 @@ async def test_the_queue_has_a_history_and_jobs_their_waits(admin: Client) -> No
     await until("the wait is recorded", has_waited)
 
 
-async def test_usage_is_what_attempts_held_by_user_node_model_and_band(admin: Client) -> None:
+async def test_usage_is_what_attempts_held_by_user_node_model_band_and_group(admin: Client) -> None:
     before = (await admin.stub.ListUsage(Usage())).total
     job = await admin.submit("true", gpus=2)
     await admin.wait(job, job_pb2.JOB_STATE_SUCCEEDED)
     (attempt,) = (await admin.job(job)).attempts
     seconds = (attempt.end_time.ToMicroseconds() - attempt.place_time.ToMicroseconds()) / 1e6
-    for group in (1, 2, 3, 4):
+    for group in capacity_pb2.UsageGroup.values()[1:]:
         told = await admin.stub.ListUsage(Usage(group=capacity_pb2.UsageGroup.ValueType(group), steps_max=10))
         assert sum(row.gpu_seconds for row in told.rows) == pytest.approx(told.total.gpu_seconds)
         assert told.total.gpu_seconds == pytest.approx(before.gpu_seconds + 2 * seconds)

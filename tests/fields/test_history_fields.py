@@ -26,6 +26,7 @@ from scheduler.series.queries import History
 from scheduler.series.requests import RequestSums
 from scheduler.series.visits import Visitors
 from scheduler.state.attempts import EndedAttempt
+from scheduler.state.groups.group import UserGroups
 from scheduler.state.ids import DeviceUuid, ModelName, NodeName, UserName
 from scheduler.state.jobs import Finished, Job
 from scheduler.state.units import MB, SECOND, Instant, Span
@@ -54,7 +55,7 @@ class Asked:
         self.calls: list[object] = []
         self.store = self
         self.now = lambda: NOW
-        self.view = SimpleNamespace(durable=SimpleNamespace(nodes={"node"}))
+        self.view = SimpleNamespace(durable=SimpleNamespace(nodes={"node"}, groups=UserGroups()))
 
     async def meeting_damage(self, read: Awaitable[object]) -> object:
         return await read

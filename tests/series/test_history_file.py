@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.series.accounts import UsageSpan
 from scheduler.series.courses import StoredRow
 from scheduler.series.history_file import FILE, HistoryFile
 from scheduler.series.points import DEVICE, Point
-from scheduler.state.units import SECOND, Instant
+from scheduler.state.units import SECOND, Instant, Span
 from tests.series.test_courses import FACTS, T0, readings
 from tests.series.test_ledger import Scheduler, attempt, lose
 
@@ -38,6 +39,35 @@ def test_a_file_of_another_version_is_moved_aside(tmp_path: Path, caplog: pytest
     file.close()
     assert aside(tmp_path) == [f"{FILE}.broken-1"]
     assert len(warnings(caplog)) == 1
+
+
+OF_BEFORE_GROUPS = """
+CREATE TABLE held (
+    begin_us INTEGER NOT NULL, end_us INTEGER NOT NULL, is_sum INTEGER NOT NULL, milli INTEGER NOT NULL,
+    user TEXT NOT NULL, node TEXT NOT NULL, model TEXT NOT NULL, band INTEGER NOT NULL,
+    milli_us INTEGER NOT NULL, started_us INTEGER, finished_us INTEGER,
+    starts INTEGER NOT NULL, wait_us INTEGER NOT NULL, wait_us_min INTEGER NOT NULL, wait_us_max INTEGER NOT NULL,
+    jobs INTEGER NOT NULL, failed INTEGER NOT NULL, load_milli_us REAL NOT NULL, load REAL NOT NULL, energy_mj REAL
+);
+CREATE UNIQUE INDEX held_sums ON held (begin_us, user, node, model, band) WHERE is_sum;
+INSERT INTO held VALUES (0, 0, 1, 0, 'alice', 'n1', 'H100', 2, 7000000, NULL, NULL, 1, 5, 5, 5, 1, 0, 0, 0, NULL);
+PRAGMA user_version = 1;
+"""
+
+
+async def test_a_file_of_before_there_were_groups_goes_on_and_what_it_has_is_of_none(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE) as before:
+        before.executescript(OF_BEFORE_GROUPS)
+    before.close()
+    scheduler = Scheduler(tmp_path)
+    for _ in range(3):
+        scheduler.ends(attempt(1, 0, SECOND))  # of groups 1, 2 and 0, all in the same five minutes
+    await scheduler.write()
+    span = UsageSpan(Instant(0), Instant(2**62), Span(2**62))
+    found = scheduler.file.usage([], span, "group", "")
+    assert {name: each.totals.jobs for name, each in found.items()} == {"0": 2, "1": 1, "2": 1}
+    assert not aside(tmp_path)
+    scheduler.file.close()
 
 
 def test_a_file_that_is_none_is_moved_aside_each_time_under_a_name_of_its_own(tmp_path: Path) -> None:

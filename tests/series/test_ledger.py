@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from scheduler.ports import Commit, StoredRecord
 from scheduler.series import held, ledger
 from scheduler.series.accounts import BUCKET_SPAN, Totals, UsageSpan, bucket_of
+from scheduler.series.held import GROUPS
 from scheduler.series.history_file import HistoryFile
 from scheduler.series.ledger import Ledger
 from scheduler.state.access import Role, Token
 from scheduler.state.attempts import EndedAttempt, PlacedDevice, Placement, Rank, RankExit
+from scheduler.state.groups.group import GroupId
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, TokenId, UserName
 from scheduler.state.jobs import Finished, Job
 from scheduler.state.records import AttemptEnded, JobFinished, Record, TokenCreated
@@ -110,6 +112,7 @@ class Scheduler:
             user=UserName(user),
             spec=SPEC,
             band=Band.NORMAL,
+            group=GroupId(job_id % 3),
             submitted_at=Instant(attempts[0].placed_at - 5 * SECOND),
             state=Finished(outcome=outcome, at=last.ended_at, reason="EXITED"),
             past=attempts,
@@ -196,7 +199,7 @@ def test_the_sum_over_rows_is_the_sum_of_the_spans_whatever_happens(happened: li
                 case list():
                     scheduler.ends(*each)
         await scheduler.write()
-        for group in ("user", "node", "model", "band"):
+        for group in GROUPS:
             total = scheduler.total(group=group)
             assert total.milli_us == scheduler.expected.milli_us
             assert (total.jobs, total.starts) == (scheduler.expected.jobs, scheduler.expected.starts)
@@ -331,13 +334,13 @@ async def test_waits_loads_and_energy_are_told_of_what_started_and_was_read(tmp_
     scheduler.file.close()
 
 
-async def test_many_small_jobs_cost_one_row_of_their_five_minutes(tmp_path: Path) -> None:
+async def test_many_small_jobs_of_a_group_cost_one_row_of_their_five_minutes(tmp_path: Path) -> None:
     scheduler = Scheduler(tmp_path)
     for number in range(200):
         scheduler.ends(attempt(1, number * SECOND // 4, SECOND))
     await scheduler.write()
     (count,) = scheduler.file._opened().execute("SELECT count(*) FROM held").fetchone()
-    assert count == 1
+    assert count == 3
     assert scheduler.total().milli_us == 200 * SECOND * 1000
     scheduler.file.close()
 

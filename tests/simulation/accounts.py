@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from scheduler.engine import Engine
 from scheduler.ports import Commit
 from scheduler.series.accounts import Totals, UsageSpan
+from scheduler.series.held import GROUPS
 from scheduler.series.history_file import SCHEMA, HistoryFile
 from scheduler.series.ledger import Ledger
 from scheduler.series.recorder import Recorder
@@ -35,6 +36,7 @@ class AccountsDisk(HistoryFile):
         super().__init__(Path())
         self._disk = sqlite3.connect(":memory:", isolation_level=None)
         self._disk.executescript(SCHEMA)
+        self._made(self._disk)
 
     def _opened(self) -> sqlite3.Connection:
         return self._disk
@@ -91,7 +93,7 @@ class Accounts:
         waiting = self._recorder.ledger.waiting
         more = [hold for number, hold in waiting if known is None or number > known.sequence]
         expected = expected_of(store)
-        for group in ("user", "node", "model", "band"):
+        for group in GROUPS:
             found = Totals()
             for each in self._disk.usage(more, UsageSpan(Instant(0), Instant(KEPT), KEPT), group, "").values():
                 found.add_all(each.totals)

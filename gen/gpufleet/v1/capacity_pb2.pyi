@@ -39,6 +39,8 @@ class _UsageGroupEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageGroup
     """A model of device, by its vendor's name."""
     USAGE_GROUP_BAND: _UsageGroup.ValueType  # 4
     """A band."""
+    USAGE_GROUP_GROUP: _UsageGroup.ValueType  # 5
+    """A group of users, by its name of now; "NAME (removed)" for one that was removed. What no group used has no name."""
 
 class UsageGroup(_UsageGroup, metaclass=_UsageGroupEnumTypeWrapper):
     """UsageGroup says what a row of usage stands for."""
@@ -53,6 +55,8 @@ USAGE_GROUP_MODEL: UsageGroup.ValueType  # 3
 """A model of device, by its vendor's name."""
 USAGE_GROUP_BAND: UsageGroup.ValueType  # 4
 """A band."""
+USAGE_GROUP_GROUP: UsageGroup.ValueType  # 5
+"""A group of users, by its name of now; "NAME (removed)" for one that was removed. What no group used has no name."""
 Global___UsageGroup: _TypeAlias = UsageGroup  # noqa: Y015
 
 @_typing.final
@@ -797,7 +801,7 @@ Global___ListUsageRequest: _TypeAlias = ListUsageRequest  # noqa: Y015
 
 @_typing.final
 class UsageRow(_message.Message):
-    """UsageRow is what one user used, or what was used of one node, model or band."""
+    """UsageRow is what one user used, or what was used of one node, model, band or group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -811,7 +815,7 @@ class UsageRow(_message.Message):
     ENERGY_WH_FIELD_NUMBER: _builtins.int
     GPU_SECONDS_COURSE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The user, node, model or band."""
+    """The user, node, model, band or group."""
     gpu_seconds: _builtins.float
     """Devices held × seconds; shares count as what they are."""
     job_count: _builtins.int

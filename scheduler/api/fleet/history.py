@@ -14,6 +14,7 @@ from ...series.held import UsageTotals
 from ...series.points import BAND, DEVICE, NOT_READ
 from ...series.queries import History, HistoryQueries
 from ...series.reading import POINTS_DEFAULT, POINTS_MAX, Readings
+from ...state.groups.group import GroupId, UserGroups
 from ...state.ids import NodeName
 from ...state.shares import WHOLE_MILLI
 from ...state.specs import Band
@@ -34,6 +35,7 @@ GROUPS = {
     capacity_pb2.USAGE_GROUP_NODE: "node",
     capacity_pb2.USAGE_GROUP_MODEL: "model",
     capacity_pb2.USAGE_GROUP_BAND: "band",
+    capacity_pb2.USAGE_GROUP_GROUP: "group",
 }
 
 
@@ -75,15 +77,17 @@ class HistoryCalls(Calls):
         return answer
 
     async def ListUsage(self, request: capacity_pb2.ListUsageRequest) -> capacity_pb2.ListUsageResponse:
-        """Who used how much, or what was used of nodes, models and bands."""
+        """Who used how much, or what was used of nodes and models, in bands and by groups."""
         if request.group not in GROUPS:
-            raise invalid("group", f"is {request.group}; it must be user, node, model or band")
+            raise invalid("group", f"is {request.group}; it must be user, node, model, band or group")
         if not 0 <= request.steps_max <= POINTS_MAX:
             raise invalid("steps_max", f"is {request.steps_max:,}; it must be 0 to {POINTS_MAX:,}")
         begin, end = self._span_of(request, USAGE_SPAN_DEFAULT)
         group = GROUPS[request.group]
         span = usage_span(begin, end, request.steps_max)
         found, known_since = await self.histories.usage(self._open_holds, span, group, request.user)
+        if group == "group":
+            found = _of_named(found, self.engine.view.durable.groups)
         return await self.histories.on_thread(lambda: _usage(found, span, known_since))
 
     def _open_holds(self) -> Callable[[], list[AccountedHold]]:
@@ -191,6 +195,19 @@ def _fill(course: capacity_pb2.Course, readings: Readings, counter: int) -> None
     course.min.extend(low for low, _, _ in told)
     course.max.extend(high for _, high, _ in told)
     course.mean.extend(mean for _, _, mean in told)
+
+
+def _of_named(found: dict[str, UsageTotals], groups: UserGroups) -> dict[str, UsageTotals]:
+    """What groups used, by their names of now in place of their ids: those that were removed say so."""
+    named: dict[str, UsageTotals] = {}
+    for told, used in found.items():
+        group = groups.by_id.get(GroupId(int(told)))
+        name = "" if group is None else f"{group.name} (removed)" if group.is_removed else str(group.name)
+        if name in named:
+            named[name].add_all(used)
+        else:
+            named[name] = used
+    return named
 
 
 def _row(name: str, group: UsageTotals) -> capacity_pb2.UsageRow:

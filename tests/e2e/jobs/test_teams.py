@@ -15,7 +15,7 @@ import pytest
 from gpufleet.v1 import scheduler_pb2
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
+from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +78,12 @@ async def test_every_line_of_the_page_does_what_the_page_says(fleet: Fleet) -> N
     shown = [json.loads((await typing("ana", f"gpuctl job {job} -o json")).stdout) for job in jobs]
     assert [job["spec"]["group"] for job in shown] == ["speech", "vision"]
     assert [job.get("group_is_removed", False) for job in shown] == [True, False]
+
+    async def are_counted() -> bool:
+        used = json.loads((await typing("admin", "gpuctl usage --by group -o json")).stdout)["rows"]
+        return {row["name"] for row in used if row["job_count"]} == {"speech (removed)", "vision"}
+
+    await until("what both groups used is counted", are_counted)
 
 
 async def test_members_see_their_own_groups_and_change_none(fleet: Fleet) -> None:

@@ -188,7 +188,8 @@ export type UsageGroup =
   | "USAGE_GROUP_USER"
   | "USAGE_GROUP_NODE"
   | "USAGE_GROUP_MODEL"
-  | "USAGE_GROUP_BAND";
+  | "USAGE_GROUP_BAND"
+  | "USAGE_GROUP_GROUP";
 
 /** WorkerState is what a worker does. */
 export type WorkerState =
@@ -1742,9 +1743,9 @@ export interface ListUsageRequest {
   readonly user: string;
 }
 
-/** UsageRow is what one user used, or what was used of one node, model or band. */
+/** UsageRow is what one user used, or what was used of one node, model, band or group. */
 export interface UsageRow {
-  /** The user, node, model or band. */
+  /** The user, node, model, band or group. */
   readonly name: string;
   /** Devices held × seconds; shares count as what they are. */
   readonly gpu_seconds: number;

@@ -32,6 +32,7 @@ export const SPANS: readonly Span[] = [
 export const GROUPS = [
   ["USAGE_GROUP_USER", "user", "User"], ["USAGE_GROUP_NODE", "node", "Node"],
   ["USAGE_GROUP_MODEL", "GPU model", "GPU model"], ["USAGE_GROUP_BAND", "band", "Band"],
+  ["USAGE_GROUP_GROUP", "group of users", "Group"],
 ] as const;
 export type Group = (typeof GROUPS)[number][0];
 
