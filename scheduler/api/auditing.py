@@ -62,7 +62,17 @@ class AuditInterceptor(grpc.aio.ServerInterceptor):
 class _AuditedCallNow:
     """One call while it is served."""
 
-    __slots__ = ("_authenticator", "_is_stream", "_is_told", "_log", "_metadata", "_method", "_request", "_rpc")
+    __slots__ = (
+        "_authenticator",
+        "_is_stream",
+        "_is_told",
+        "_log",
+        "_metadata",
+        "_method",
+        "_peer",
+        "_request",
+        "_rpc",
+    )
 
     def __init__(
         self, audit: AuditLog, authenticator: Authenticator, method: str, rpc: AuditedRpc, metadata: Any
@@ -73,6 +83,7 @@ class _AuditedCallNow:
         self._rpc = rpc
         self._metadata = metadata
         self._request: Any = None
+        self._peer: str | None = None
         self._is_told = False
         self._is_stream = False
 
@@ -119,6 +130,9 @@ class _AuditedCallNow:
         return serve
 
     def _begin(self, request: Any, context: Any) -> asyncio.TimerHandle | None:
+        # A call that is over has no peer, and asking gRPC for it ends the program by SIGSEGV: what wraps a stream may
+        # be closed behind its end.
+        self._peer = context.peer()
         if not self._is_stream:
             self._request = request
             return None
@@ -218,7 +232,7 @@ class _AuditedCallNow:
 
     def _from(self, context: Any) -> tuple[str, str]:
         """The caller's address, and who passed the call on. Of an address that is said only a gateway is believed."""
-        peer = address_of_peer(context.peer())
+        peer = address_of_peer(context.peer() if self._peer is None else self._peer)
         said = client_said(self._metadata)
         if said is None:
             return peer, ""

@@ -137,6 +137,34 @@ async def test_a_row_says_what_a_call_is_and_how_it_ended_and_is_there_once(name
     assert done.counted == [AUDITED_RPCS[name].kept is Kept.ALIKE_ONCE] * len(done.calls)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if METHODS[name].server_streaming and name.partition("/")[2] in CHANGING]
+)
+async def test_a_stream_that_is_closed_behind_its_end_is_written_down_without_asking_the_call(name: str) -> None:
+    class Context(FakeContext):
+        is_over = False
+
+        def peer(self) -> str:
+            assert not self.is_over, "gRPC's own ends the program by SIGSEGV"
+            return super().peer()
+
+    async def told(asked: Any, context: Any) -> AsyncIterator[Any]:
+        while True:
+            yield GetMessageClass(METHODS[name].output_type)()
+
+    async def go_on(details: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(told)
+
+    context, log = Context(), FakeLog()
+    interceptor: Any = AuditInterceptor(log, NO_GATEWAY)  # type: ignore[arg-type]
+    details = SimpleNamespace(method=f"/gpufleet.v1.{name}", invocation_metadata=())
+    stream = (await interceptor.intercept_service(go_on, details)).stream_stream(None, context)
+    await anext(stream)
+    context.is_over = True
+    await stream.aclose()
+    assert [(each.code, each.peer) for each in log.calls] == [("CANCELLED", "10.0.0.7")]
+
+
 async def test_a_fault_in_what_reads_a_request_is_none_of_the_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
