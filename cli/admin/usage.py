@@ -31,7 +31,7 @@ def usage(
         str, Option("--model", metavar="NAME", help="With --sessions or --requests: only this served model.")
     ] = "",
 ) -> None:
-    """Show how much of the GPUs was used, by user, node, model, band or group; or who came to the served models.
+    """Show how much of the GPUs was used, and by whom; or who came to the served models.
 
     Counted from when a job's GPUs are given to it until it has ended, or until now; a share counts as what it is, in
     steps of five minutes. LOAD is their mean utilisation meanwhile. JOBS have ended, WAIT is how long those that

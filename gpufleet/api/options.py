@@ -81,6 +81,7 @@ class SubmitOptions(TypedDict, total=False):
     rlimit: Pairs | None
     label: Pairs | None
     band: str | None
+    group: str | None
     hold: bool
     time_limit: Span | None
     grace: Span | None

@@ -293,7 +293,7 @@ def needs_of(path: str) -> dict[str, Any]:
         needs |= {path.rpartition(".")[0] + ".count": 1}
     if path.startswith("beat.usages."):
         needs |= {f"beat.usages.{part}": number for part, number in KEY.items()}
-    if path in ("program_log.data", "program_log.is_last"):
+    if path in ("program_log.data", "program_log.is_last", "program_log.total_bytes"):
         needs |= {"program_log.request": 2}
     if path.startswith("files_checked.") and path != "files_checked.request":
         needs |= {"files_checked.request": 2}

@@ -863,28 +863,28 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Lists groups of users: for who changes and reads everything all of them, for others those that they are in.
+        """ListGroups lists groups of users: for who changes and reads everything all of them, for others those that they are in.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetGroup(self, request, context):
-        """Makes a group of users, or changes its caps, shares and members. For admins.
+        """SetGroup makes a group of users, or changes its caps, shares and members. For admins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenameGroup(self, request, context):
-        """Gives a group another name; its jobs go on under it. For admins.
+        """RenameGroup gives a group another name; its jobs go on under it. For admins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveGroup(self, request, context):
-        """Removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins.
+        """RemoveGroup removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

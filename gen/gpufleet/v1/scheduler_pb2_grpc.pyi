@@ -206,13 +206,13 @@ class SchedulerStub:
     RemoveSecret: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveSecretRequest, _scheduler_pb2.RemoveSecretResponse]
     """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListGroupsRequest, _scheduler_pb2.ListGroupsResponse]
-    """Lists groups of users: for who changes and reads everything all of them, for others those that they are in."""
+    """ListGroups lists groups of users: for who changes and reads everything all of them, for others those that they are in."""
     SetGroup: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.SetGroupRequest, _scheduler_pb2.SetGroupResponse]
-    """Makes a group of users, or changes its caps, shares and members. For admins."""
+    """SetGroup makes a group of users, or changes its caps, shares and members. For admins."""
     RenameGroup: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RenameGroupRequest, _scheduler_pb2.RenameGroupResponse]
-    """Gives a group another name; its jobs go on under it. For admins."""
+    """RenameGroup gives a group another name; its jobs go on under it. For admins."""
     RemoveGroup: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveGroupRequest, _scheduler_pb2.RemoveGroupResponse]
-    """Removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins."""
+    """RemoveGroup removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins."""
     ListAuditEntries: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListAuditEntriesRequest, _scheduler_pb2.ListAuditEntriesResponse]
     """ListAuditEntries lists who called what, and who was refused, newest first. An admin sees everything. Others see what they
     did themselves, and, where they ask for a job of theirs, what was done to it.
@@ -390,13 +390,13 @@ class SchedulerAsyncStub(SchedulerStub):
     RemoveSecret: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveSecretRequest, _scheduler_pb2.RemoveSecretResponse]  # type: ignore[assignment]
     """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListGroupsRequest, _scheduler_pb2.ListGroupsResponse]  # type: ignore[assignment]
-    """Lists groups of users: for who changes and reads everything all of them, for others those that they are in."""
+    """ListGroups lists groups of users: for who changes and reads everything all of them, for others those that they are in."""
     SetGroup: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.SetGroupRequest, _scheduler_pb2.SetGroupResponse]  # type: ignore[assignment]
-    """Makes a group of users, or changes its caps, shares and members. For admins."""
+    """SetGroup makes a group of users, or changes its caps, shares and members. For admins."""
     RenameGroup: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RenameGroupRequest, _scheduler_pb2.RenameGroupResponse]  # type: ignore[assignment]
-    """Gives a group another name; its jobs go on under it. For admins."""
+    """RenameGroup gives a group another name; its jobs go on under it. For admins."""
     RemoveGroup: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveGroupRequest, _scheduler_pb2.RemoveGroupResponse]  # type: ignore[assignment]
-    """Removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins."""
+    """RemoveGroup removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins."""
     ListAuditEntries: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListAuditEntriesRequest, _scheduler_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
     """ListAuditEntries lists who called what, and who was refused, newest first. An admin sees everything. Others see what they
     did themselves, and, where they ask for a job of theirs, what was done to it.
@@ -961,7 +961,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.ListGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ListGroupsResponse, _abc.Awaitable[_scheduler_pb2.ListGroupsResponse]]:
-        """Lists groups of users: for who changes and reads everything all of them, for others those that they are in."""
+        """ListGroups lists groups of users: for who changes and reads everything all of them, for others those that they are in."""
 
     @_abc_1.abstractmethod
     def SetGroup(
@@ -969,7 +969,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.SetGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.SetGroupResponse, _abc.Awaitable[_scheduler_pb2.SetGroupResponse]]:
-        """Makes a group of users, or changes its caps, shares and members. For admins."""
+        """SetGroup makes a group of users, or changes its caps, shares and members. For admins."""
 
     @_abc_1.abstractmethod
     def RenameGroup(
@@ -977,7 +977,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.RenameGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.RenameGroupResponse, _abc.Awaitable[_scheduler_pb2.RenameGroupResponse]]:
-        """Gives a group another name; its jobs go on under it. For admins."""
+        """RenameGroup gives a group another name; its jobs go on under it. For admins."""
 
     @_abc_1.abstractmethod
     def RemoveGroup(
@@ -985,7 +985,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.RemoveGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.RemoveGroupResponse, _abc.Awaitable[_scheduler_pb2.RemoveGroupResponse]]:
-        """Removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins."""
+        """RemoveGroup removes a group: what runs in it runs on, and what waits stands as its users' of no group. For admins."""
 
     @_abc_1.abstractmethod
     def ListAuditEntries(

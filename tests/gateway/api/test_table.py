@@ -60,7 +60,8 @@ def test_no_path_stands_twice_and_no_stream_is_told_as_an_object() -> None:
 
 
 def test_what_changes_something_is_no_get() -> None:
-    words = "Submit|Ingest|Update|Cancel|Signal|Requeue|Forget|Serve|Stop|Close|Drain|Create|Approve|Revoke|Set|Remove"
+    words = "Submit|Ingest|Update|Cancel|Signal|Requeue|Forget|Serve|Stop|Close|Drain|Create|Approve|Revoke|Set"
+    words += "|Remove|Rename"
     changing = re.compile(words)
     for row in ROWS:
         assert (row.verb == "GET") is not bool(
