@@ -52,10 +52,11 @@ OWNED = {
     "a thing with a secret name": "OpenChannel CarryPort CarryExec CarryFiles CloseSession",
     # They make something of the caller's own, or add to what is theirs.
     "the caller's own": "Submit Ingest FindMissingBlobs UploadBlob CheckFiles OpenSession JoinProgram ReportRequests "
-    "CountRequests",
+    "CountRequests Login Logout",
     "nobody's, or the whole fleet's": "CheckCapacity Estimate GetNodeHistory GetQueueHistory ListUsage GetServerInfo "
     "ListSessionUsage WatchWorkers ListRequestUsage ListNodes UpdateNode ForgetNode ApproveNode RevokeNode "
-    "UpdateServer CreateToken ListTokens RevokeToken ListAuditEntries ListGroups SetGroup RenameGroup RemoveGroup",
+    "UpdateServer CreateToken ListTokens RevokeToken ListAuditEntries ListGroups SetGroup RenameGroup RemoveGroup "
+    "DescribeLogin BeginLogin",
 }
 WHOSE = {name: whose for whose, names in OWNED.items() for name in names.split()}
 

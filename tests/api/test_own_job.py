@@ -15,6 +15,7 @@ from gpufleet.errors import Reason
 from scheduler.api.own_job import JOB_NAMED_BY
 from tests.api.calls import METHODS, Caller
 from tests.api.test_owners import secret_of
+from tests.api.test_roles import NOT_LET_IN, WITHOUT_TOKEN
 from tests.e2e.client import Client, select, span
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
@@ -91,6 +92,9 @@ async def test_a_job_reads_and_changes_itself_and_makes_no_other_call(running: R
         reason = await caller.reason(name, request, running.token)
         if call in MINE.split() or call == "GetServerInfo":
             assert reason is None, f"{name}: {reason}"
+        elif name in WITHOUT_TOKEN:
+            assert reason is await caller.reason(name, request), f"{name}: a job is answered what anybody is"
+            assert reason not in NOT_LET_IN, f"{name}: {reason}"
         else:
             assert reason is Reason.PERMISSION_DENIED, f"{name}: {reason}"
     assert (await running.ann.job(running.job)).spec.band == job_pb2.BAND_LOW

@@ -40,8 +40,8 @@ TELLS = {
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
     "ListRequestUsage FindMissingBlobs UploadBlob CheckFiles DownloadBlob CreateToken JoinProgram ListTokens "
-    "RevokeToken "
-    "SetSecret ListSecrets RemoveSecret ListGroups SetGroup RenameGroup RemoveGroup",
+    "RevokeToken DescribeLogin BeginLogin Login Logout SetSecret ListSecrets RemoveSecret ListGroups SetGroup "
+    "RenameGroup RemoveGroup",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel CarryPort "
     "CarryExec CarryFiles FetchBlob StoreResults",
 }

@@ -142,10 +142,10 @@ async def test_nobody_but_its_owner_and_admins_sees_values_of_variables_in_any_a
 
 FOR_EVERYBODY = {
     *("after", "array", "band", "begin_time", "blame_limit", "content_type", "cpus", "cwd", "devices", "exclude"),
-    *("gpu_mode", "grace", "input", "is_held", "is_preemptible", "kind", "labels", "limit_signal", "memory_bytes"),
-    *("name", "no_gpu_selection", "no_requeue", "no_span", "no_warnings", "node_count", "node_labels", "nodelist"),
-    *("pins", "process", "queue_timeout", "requeue_fence", "requeue_on_timeout", "retries", "sampling_interval"),
-    *("serves", "submit_cwd", "time_limit", "trace_context"),
+    *("gpu_mode", "grace", "group", "input", "is_held", "is_preemptible", "kind", "labels", "limit_signal"),
+    *("memory_bytes", "name", "no_gpu_selection", "no_requeue", "no_span", "no_warnings", "node_count", "node_labels"),
+    *("nodelist", "pins", "process", "queue_timeout", "requeue_fence", "requeue_on_timeout", "retries"),
+    *("sampling_interval", "serves", "submit_cwd", "time_limit", "trace_context"),
 }
 """What a job asks for and holds, by which others know what is before them in the queue."""
 

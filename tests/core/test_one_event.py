@@ -9,7 +9,9 @@ from typing import get_args
 import pytest
 
 from gpufleet.jobs.runs import ExitCode
+from scheduler.core import groups
 from scheduler.core.deadlines import REQUESTS_PER_SWEEP, wake_at
+from scheduler.core.group_story import MEMBERS_TOLD
 from scheduler.core.story import sentence, tell
 from scheduler.state.access import Role, Token
 from scheduler.state.attempts import Attempt, OutputEnd, OutputStream, Placement, Rank, RankExit
@@ -383,6 +385,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
         | _read(_kept_and_dropped())
         | _read(_traded_and_renewed())
         | _read(_logged_in_and_out())
+        | _read(_grouped())
         | _read(_put_back())
         | _read(_probed())
         | _read(_set_up_and_left())
@@ -500,6 +503,23 @@ def _logged_in_and_out() -> list[Record]:
         fleet.take_up(LoginProven(at=fleet.now, token=login))
         fleet.take_up(LogoutRequested(at=fleet.now, by=ALICE, token=login.id))
     return fleet.store.records
+
+
+def _grouped() -> list[Record]:
+    """The records of groups: with all rules and with none, renamed, removed, and forgotten when the next one goes."""
+    transcript = Transcript()
+    everybody = ",".join(f"u{number}" for number in range(MEMBERS_TOLD + 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "REMOVED_GROUPS_KEPT", 1)
+        for line in (
+            f"group ml gpus=8 hours=500 max-band=high shares=3 add={everybody}",
+            "group ml to=speech",
+            "group vision",
+            "group speech end",
+            "group vision end",
+        ):
+            transcript.answer(line)
+    return transcript.fleet.store.records
 
 
 def _read(told: list[Record]) -> set[str]:
