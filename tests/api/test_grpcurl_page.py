@@ -45,6 +45,11 @@ class Line:
         return '"echo"' in self.payload
 
     @property
+    def is_of_a_group(self) -> bool:
+        """Whether it makes, renames or removes the group of the page."""
+        return self.method.endswith("Group")
+
+    @property
     def code(self) -> str:
         """What the page says that the call comes to."""
         answers = re.search(r"answers ([A-Z_]{2,})\b", self.comment)
@@ -148,7 +153,7 @@ async def test_every_line_of_the_page_does_what_it_says(
         async with gate:
             return (line, *await curl(fleet, line, payload, image))
 
-    in_turn = [line for line in others if line.is_for_agents or line.is_of_a_model]
+    in_turn = [line for line in others if line.is_for_agents or line.is_of_a_model or line.is_of_a_group]
     people = [line for line in others if line not in in_turn]
     outcomes = await asyncio.gather(*map(check, people))
     outcomes += [await check(line) for line in in_turn]  # each builds on the one before
