@@ -123,9 +123,7 @@ async def test_of_who_has_no_room_left_it_is_said_that_nothing_is_stored(tmp_pat
         told = await results_of(admin, job)
         assert told.state == files_pb2.RESULTS_STATE_INCOMPLETE
         assert "nothing is stored: root has" in told.message
-        assert "stored in part, 0 files of 0 bytes: not among it: nothing is stored" in "\n".join(
-            await admin.story(job)
-        )
+        await told_in_story(admin, job, "stored in part, 0 files of 0 bytes: not among it: nothing is stored")
 
 
 @pytest.mark.parametrize("line", ["", " ", "# all", "a\nb", "x" * 1_025, "!"])
