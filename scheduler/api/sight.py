@@ -1,6 +1,6 @@
 """What a caller sees of somebody else's jobs and models: the one place where it is decided, and carried out.
 
-Whose job it is, its name, its state, how it ended and what it holds everybody sees: it is what the queue is for.
+Whose job it is, its name, its group, its state, how it ended and what it holds everybody sees: the queue is for that.
 Values of variables, and whom a job tells, nobody else sees. The rest is as `[privacy] output` says.
 """
 

@@ -106,6 +106,23 @@ async def test_a_job_is_given_back_with_the_name_that_its_group_has_now(fleet: F
         assert (await refused(submitted(nora, "now-uno"))).reason is Reason.GROUP_NOT_FOUND
 
 
+async def test_everybody_sees_the_group_of_a_job_and_nothing_else_of_it(fleet: Fleet) -> None:
+    async with (
+        fleet.client() as admin,
+        person(fleet, "iris") as iris,
+        person(fleet, "jack") as jack,
+        person(fleet, "kate", s.ROLE_VIEWER) as kate,
+    ):
+        await admin.stub.SetGroup(s.SetGroupRequest(name="open-ml", gpus_max=7, add_members=["iris"]))
+        job = await submitted(iris)
+        for other in (jack, kate):
+            assert (await other.job(job.id)).spec.group == "open-ml"
+            queued = (await other.stub.Queue(s.QueueRequest(page_size=1000))).jobs
+            assert [each.spec.group for each in queued if each.id == job.id] == ["open-ml"]
+        assert await names(jack) == []
+        await admin.cancel(job.id)
+
+
 async def test_nobody_gets_above_the_highest_band_of_their_group(fleet: Fleet) -> None:
     async with fleet.client() as admin, person(fleet, "liza") as liza:
         await admin.stub.SetGroup(s.SetGroupRequest(name="low", max_band=job_pb2.BAND_LOW, add_members=["liza"]))
