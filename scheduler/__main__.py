@@ -162,6 +162,7 @@ def main() -> int:
 
 def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
     from .known_store import Memory
+    from .leading.opening import data_folder_held
     from .leading.standing_by import stand_by
     from .program import Program
 
@@ -169,6 +170,7 @@ def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
     file = log_file(settings.now.data, "scheduler")
     is_scraped = settings.now.metrics.port is not None
     with (
+        data_folder_held(settings.now),
         ProgramLog("scheduler", settings.now.log, file) as program_log,
         closing(telemetry.start("scheduler")) as traces,
         closing(metrics.start("scheduler", is_scraped=is_scraped)) as measured,

@@ -14,7 +14,7 @@ def lock_folder(path: Path, program: str) -> int:
     """Take the folder for `program`, such as `agent`, making it where it is not; answers the lock, a file descriptor.
 
     The lock ends when that is closed, or with the process. Raises ALREADY_RUNNING with the pid of who has the folder,
-    and FILE_NOT_FOUND where it cannot be used. Needs POSIX.
+    and FILE_NOT_FOUND where it cannot be used or its file system has no locks. Needs POSIX.
     """
     import fcntl
 
@@ -29,7 +29,7 @@ def lock_folder(path: Path, program: str) -> int:
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         holder = os.pread(lock, PID_BYTES_MAX, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise GpufleetError(
@@ -37,6 +37,13 @@ def lock_folder(path: Path, program: str) -> int:
             f"another {program} with pid {holder} already uses the data folder {path}",
             next_step=f"Stop that {program}, or give this one its own folder with --data DIR.",
             metadata={"pid": holder},
+        ) from None
+    except OSError as problem:
+        os.close(lock)
+        raise GpufleetError(
+            Reason.FILE_NOT_FOUND,
+            f"the data folder {path} cannot be locked: {problem.strerror}",
+            next_step="Give a folder on a file system that has locks, with --data DIR.",
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

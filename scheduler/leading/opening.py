@@ -3,11 +3,13 @@
 import importlib.metadata
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.host.locked_folder import lock_folder
 from gpufleet.net.addresses import Address
 from gpufleet.telemetry.metrics import OFF as NO_METRICS
 from gpufleet.telemetry.metrics import Metrics
@@ -61,6 +63,21 @@ class Opened:
 def can_be_shared(settings: SchedulerSettings) -> bool:
     """Whether another scheduler may have the same store."""
     return parse_url(store_url(settings)).get_backend_name() != "sqlite"
+
+
+@contextmanager
+def data_folder_held(settings: SchedulerSettings) -> Iterator[None]:
+    """Have the data folder for this process alone, whether it leads or stands by, until the end of the block.
+
+    The lock is the kernel's: who was killed has it no more, and no row of the store needs to be believed. Where the
+    store is SQLite its own lock does the same. Errors: ALREADY_RUNNING, FILE_NOT_FOUND.
+    """
+    lock = lock_folder(settings.data, "scheduler") if can_be_shared(settings) else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def open_at_once(settings: SchedulerSettings, memory: Memory, metrics: Metrics = NO_METRICS) -> Opened:

@@ -43,7 +43,7 @@ AWAY_SECONDS = 0.5
 RELEASE_SECONDS_MAX = 5.0
 """How long the lock of sessions that were ended is waited for before the leader is judged anew."""
 FRESH_US = 10_000_000
-"""A row whose beat is younger is that of a scheduler that runs."""
+"""A row whose beat is younger counts towards RUNS_MAX."""
 KEYS_EVERY_SECONDS = 5.0
 
 
@@ -132,14 +132,11 @@ class StandBy:
         """What must be right before anything is written to the store, and what is said of what need not be."""
         look = self._shared.beats.last = self._shared.runs.look(None)
         own = self._shared.own
-        fresh = [run for run in look.runs if look.clock_us - run.beat_us < FRESH_US]
-        for run in fresh:
-            if (run.host, run.data_folder) == (own.host, own.data_folder):
-                raise GpufleetError(
-                    Reason.ALREADY_RUNNING, f"the scheduler with pid {run.pid} has the data folder {run.data_folder}"
-                )
-        if len(fresh) >= RUNS_MAX:
-            raise GpufleetError(Reason.ALREADY_RUNNING, f"{len(fresh)} schedulers have this store, and no more may")
+        # This process has the lock of its data folder: whoever had the folder before, a moment ago even, is dead.
+        others = [run for run in look.runs if (run.host, run.data_folder) != (own.host, own.data_folder)]
+        count = sum(look.clock_us - run.beat_us < FRESH_US for run in others)
+        if count >= RUNS_MAX:
+            raise GpufleetError(Reason.ALREADY_RUNNING, f"{count} schedulers have this store, and no more may")
         check_keys(self._settings, self._shared.runs.fingerprints())
         blobs = self._settings.data / BLOBS_FOLDER
         if not (self._settings.files.store or blobs.is_symlink() or blobs.is_mount()):

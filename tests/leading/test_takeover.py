@@ -128,12 +128,41 @@ async def test_a_standby_without_the_keys_or_with_other_ones_does_not_start(pair
 
 
 async def test_a_standby_in_the_data_folder_of_another_scheduler_does_not_start(pair: Pair) -> None:
-    same = SchedulerProcess(pair.scheduler.data, ("--store", pair.url, "--standby"))
-    same.log = pair.folder / "same.log"
-    same.spawn("--port", "0")
-    assert await same.ended() == 1
-    assert f"the scheduler with pid {pair.scheduler.pid} has the data folder" in same.log_text()
+    for holder in (pair.scheduler, pair.other):
+        for more in ((), ("--standby",)):
+            same = SchedulerProcess(holder.data, ("--store", pair.url, *more))
+            same.log = pair.folder / "same.log"
+            same.spawn("--port", "0")
+            assert await same.ended() == 1
+            said = f"another scheduler with pid {holder.pid} already uses the data folder {holder.data}"
+            assert said in same.log_text(), more
+            same.log.unlink()
     assert (pair.scheduler.data / "listening").exists()
+    assert pair.scheduler.must_run() and pair.other.must_run()
+
+
+async def test_a_scheduler_that_is_killed_and_started_again_at_once_has_its_data_folder(pair: Pair) -> None:
+    pair.other.kill()
+    await pair.stand_by()
+    token = pair.scheduler.token("admin")
+    pair.scheduler.kill()
+    (pair.scheduler.data / "listening").unlink()
+    pair.scheduler.spawn("--port", "0", "--standby")
+    both = (pair.scheduler, pair.other)
+
+    def roles() -> list[str]:
+        rows = [pair.row_of(each) for each in both if each.must_run()]
+        return sorted(row[0] for row in rows if row is not None)
+
+    await until("one leads, and the other stands by", lambda: roles() == ["leading", "standing by"])
+    leads = [row is not None and row[0] == "leading" for row in map(pair.row_of, both)]
+    leader, standby = both if leads[0] else both[::-1]
+    await pair.serves(leader)
+    await pair.is_warm(standby)
+    async with dial(leader.address, token) as channel:
+        client = Client(channel, pair.work, pair.seen)
+        assert [job.id for job in (await client.queue()).jobs] == []
+        client.forget()
 
 
 async def test_a_database_that_is_killed_and_comes_back_finds_the_same_leader(
