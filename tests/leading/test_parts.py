@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,12 +16,14 @@ import pytest
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
 from scheduler.clock import SlewedClock
+from scheduler.known_store import Memory
 from scheduler.leading.beats import Beats, is_down
 from scheduler.leading.database_clock import DatabaseClock
 from scheduler.leading.following import Follower
 from scheduler.leading.judging import LeadingRole, Run
 from scheduler.leading.keys import check_keys, fingerprints_of
 from scheduler.leading.runs import Runs
+from scheduler.leading.standing_by import StandBy
 from scheduler.state.access import Secret
 from scheduler.state.ids import SecretName, UserName
 from scheduler.state.units import HOUR, Instant
@@ -169,6 +173,19 @@ def test_other_keys_than_those_of_the_leader_are_refused_with_the_line_that_copi
     (standby.data / "worker.key").write_bytes((leader.data / "worker.key").read_bytes())
     (standby.data / "worker.key").chmod(0o600)
     check_keys(standby, stored)
+
+
+async def test_the_row_of_one_that_was_killed_in_the_same_data_folder_refuses_nobody(tmp_path: Path, url: str) -> None:
+    """Its row is as young as that of one that lives: the lock of the folder, and no row, says which it is."""
+    settings = SchedulerSettings(data=tmp_path, store=url)
+    open_store(url).close()
+    place = {"host": socket.gethostname(), "data_folder": str(tmp_path)}
+    with closing(Runs(url, "killed")) as runs:
+        runs.look(replace(OWN, identity="killed", **place))
+    opened = await StandBy(settings, Memory(tmp_path)).lead(asyncio.Event())
+    assert opened is not None and opened.shared is not None
+    opened.shared.beats.close()
+    opened.store.close()
 
 
 def test_a_leader_beats_from_the_lock_on_and_not_while_something_does_not_move(url: str) -> None:
