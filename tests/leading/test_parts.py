@@ -179,9 +179,9 @@ async def test_the_row_of_one_that_was_killed_in_the_same_data_folder_refuses_no
     """Its row is as young as that of one that lives: the lock of the folder, and no row, says which it is."""
     settings = SchedulerSettings(data=tmp_path, store=url)
     open_store(url).close()
-    place = {"host": socket.gethostname(), "data_folder": str(tmp_path)}
+    killed = replace(OWN, identity="killed", host=socket.gethostname(), data_folder=str(tmp_path))
     with closing(Runs(url, "killed")) as runs:
-        runs.look(replace(OWN, identity="killed", **place))
+        runs.look(killed)
     opened = await StandBy(settings, Memory(tmp_path)).lead(asyncio.Event())
     assert opened is not None and opened.shared is not None
     opened.shared.beats.close()
