@@ -385,7 +385,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
         | _read(_kept_and_dropped())
         | _read(_traded_and_renewed())
         | _read(_logged_in_and_out())
-        | _read(_grouped())
+        | _read(_made_and_forgotten())
         | _read(_put_back())
         | _read(_probed())
         | _read(_set_up_and_left())
@@ -505,7 +505,7 @@ def _logged_in_and_out() -> list[Record]:
     return fleet.store.records
 
 
-def _grouped() -> list[Record]:
+def _made_and_forgotten() -> list[Record]:
     """The records of groups: with all rules and with none, renamed, removed, and forgotten when the next one goes."""
     transcript = Transcript()
     everybody = ",".join(f"u{number}" for number in range(MEMBERS_TOLD + 1))
