@@ -216,9 +216,10 @@ def _backup_or_restore(read: Callable[[], Resolved[SchedulerSettings]], given: a
 def _check_settings(settings: SchedulerSettings) -> int:
     from gpufleet.net.tls import check_protection, server_credentials
 
-    tls = settings.tls
-    if has_tls := tls.cert_file is not None and tls.key_file is not None:
+    tls, has_tls = settings.tls, False
+    if tls.cert_file is not None and tls.key_file is not None:
         server_credentials(tls.cert_file, tls.key_file, tls.client_ca_file)
+        has_tls = True
     check_protection(settings.host, has_tls=has_tls, is_insecure=settings.insecure)
     return 0
 

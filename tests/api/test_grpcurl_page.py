@@ -50,6 +50,11 @@ class Line:
         return self.method.endswith("Group")
 
     @property
+    def is_of_a_secret(self) -> bool:
+        """Whether it stores or removes the secret of the page."""
+        return self.method.endswith("Secret")
+
+    @property
     def code(self) -> str:
         """What the page says that the call comes to."""
         answers = re.search(r"answers ([A-Z_]{2,})\b", self.comment)
@@ -153,7 +158,9 @@ async def test_every_line_of_the_page_does_what_it_says(
         async with gate:
             return (line, *await curl(fleet, line, payload, image))
 
-    in_turn = [line for line in others if line.is_for_agents or line.is_of_a_model or line.is_of_a_group]
+    in_turn = [
+        line for line in others if line.is_for_agents or line.is_of_a_model or line.is_of_a_group or line.is_of_a_secret
+    ]
     people = [line for line in others if line not in in_turn]
     outcomes = await asyncio.gather(*map(check, people))
     outcomes += [await check(line) for line in in_turn]  # each builds on the one before

@@ -30,6 +30,7 @@ class Reader(Protocol):
 
     def read(self, offset: int, size: int) -> bytes:
         """The bytes from there on, as many as were asked for, and fewer at the file's end alone."""
+        ...
 
     def close(self) -> None:
         """Give back what reading it took."""
@@ -52,6 +53,7 @@ class Backend(Protocol):
 
     def files(self) -> Iterator[FoundBlob]:
         """Every whole file, a page at a time."""
+        ...
 
     def find(self, key: Key) -> FoundBlob | None:
         """What is known of a file; None where it is not stored."""
@@ -67,6 +69,7 @@ class Backend(Protocol):
 
     def touch(self, key: Key, at: float) -> bool:
         """Note when a file was last needed, where the place can keep that; False where it is known not to be there."""
+        ...
 
     def remove(self, key: Key) -> None:
         """Drop a file, if it is there."""
@@ -79,6 +82,7 @@ class Backend(Protocol):
 
     def notes(self) -> Iterator[FoundNote]:
         """Every note."""
+        ...
 
     def remove_note(self, name: str) -> None:
         """Drop a note, if it is there."""

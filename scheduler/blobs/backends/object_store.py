@@ -325,8 +325,9 @@ def _file_system(files: FileSettings) -> Any:
             f"files.store is {files.store}, and the package that speaks with such a store is missing: {problem.name}",
             next_step="Where the scheduler is: pip install 'gpufleet[s3]'",
         ) from None
+    keys: dict[str, Any] = {} if files.s3_key_file is None else dict(_keys_in(files.s3_key_file))
     made = S3FileSystem(
-        **({} if files.s3_key_file is None else _keys_in(files.s3_key_file)),
+        **keys,
         endpoint_url=files.s3_endpoint or None,
         client_kwargs={"region_name": files.s3_region} if files.s3_region else {},
         config_kwargs={
