@@ -123,7 +123,7 @@ def _judge_silence(settings: Settings, problem: GpufleetError) -> Finding | None
     """A port that takes connections behind which no scheduler answers; None for another problem."""
     if len(settings.addresses) > 1:
         return None
-    address = settings.address
+    address = next(iter(settings.addresses))
     if problem.reason is Reason.DEADLINE:
         sentence = f"{address} takes connections and does not answer in {settings.connection_timeout_s:g} s"
         return failed("answer", sentence, silence_fix(address))
