@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25
 AWAY_SECONDS = 0.5
 """Between two looks at a store that does not answer."""
+LOCK_RETRY_SECONDS = 0.02
 RELEASE_SECONDS_MAX = 5.0
 """How long the lock of sessions that were ended is waited for before the leader is judged anew."""
 FRESH_US = 10_000_000
@@ -203,7 +204,7 @@ class StandBy:
             except StoreLocked:
                 if verdict is Verdict.LEAD or time.monotonic() - began_s > RELEASE_SECONDS_MAX:
                     return None
-                time.sleep(0.02)
+                time.sleep(LOCK_RETRY_SECONDS)
         entities = self.follower.entities(store.newest_sequence())
         store.take_followed(entities)
         log.info(

@@ -48,15 +48,15 @@ for place in "$@"; do
     mount --rbind "$place" "$work/shown$place"
 done
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir /run/work /run/systemd
-mount --rbind "$work" /run/work
+mkdir /run/outside /run/systemd
+mount --rbind "$work" /run/outside
 # A folder that is closed to others is shown as an open one, with nothing in it but what is needed.
 for closed in $CLOSED; do
     mount -t tmpfs -o mode=755 tmpfs "$closed"
 done
 for place in "$@"; do
     mkdir -p "$place"
-    mount --rbind "/run/work/shown$place" "$place"
+    mount --rbind "/run/outside/shown$place" "$place"
 done
 for folder in $HIDDEN; do
     mkdir -p "$folder"
@@ -71,7 +71,7 @@ done
 mount --make-rshared /
 # Nothing here keeps a journal.
 mkdir /etc/systemd/system/service.d
-printf '[Service]\\nStandardError=append:/run/work/services.log\\n' >/etc/systemd/system/service.d/log.conf
+printf '[Service]\\nStandardError=append:/run/outside/services.log\\n' >/etc/systemd/system/service.d/log.conf
 export container=test
 exec "$systemd" --system --log-target=null --show-status=no --unit=multi-user.target
 """
@@ -88,13 +88,13 @@ class Machine:
         """What the line printed; it must end with this code."""
         environment = {
             "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": "/run/work",
+            "HOME": "/run/outside",
             "LANG": "C.UTF-8",
             "SYSTEMD_PAGER": "",
             "COLUMNS": "200",
         }
         done = subprocess.run(
-            [*self._inside, "/bin/sh", "-c", f"cd /run/work; {line}"],
+            [*self._inside, "/bin/sh", "-c", f"cd /run/outside; {line}"],
             capture_output=True,
             text=True,
             check=False,
@@ -118,7 +118,7 @@ class Machine:
 
     def _logs(self) -> str:
         """The ends of the programs' logs."""
-        line = "tail -n 20 /var/lib/gpufleet/*/logs/*.log /run/work/services.log"
+        line = "tail -n 20 /var/lib/gpufleet/*/logs/*.log /run/outside/services.log"
         return subprocess.run([*self._inside, "sh", "-c", line], capture_output=True, text=True, check=False).stdout
 
 

@@ -80,11 +80,11 @@ def test_a_program_that_stands_still_is_ended_by_the_watchdog_and_starts_again(i
 
 
 def test_a_job_outlives_a_restart_of_its_agents_service(installed: Machine) -> None:
-    script = "echo begun; while ! test -e /run/work/go; do sleep 0.1; done; echo ended"
+    script = "echo begun; while ! test -e /run/outside/go; do sleep 0.1; done; echo ended"
     job = installed.type(f"{AS_ADMIN} gpuctl submit --cwd / -o name -- sh -c '{script}'").strip()
     installed.until("it has begun", f"{AS_ADMIN} gpuctl logs {job}", "begun")
     installed.type(f"systemctl restart {AGENT}")
-    installed.type("touch /run/work/go")
+    installed.type("touch /run/outside/go")
     installed.type(f"{AS_ADMIN} gpuctl wait {job}")
     assert installed.type(f"{AS_ADMIN} gpuctl logs {job}") == "begun\nended\n"
 
