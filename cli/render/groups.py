@@ -7,6 +7,8 @@ from datetime import datetime
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from gpufleet.text.units import counted
+
 from . import words
 from .table import ABSENT, Column, Look, draw
 
@@ -46,10 +48,10 @@ def member_table(group: scheduler_pb2.UserGroup, now: datetime, look: Look) -> l
 def group_lines(group: scheduler_pb2.UserGroup) -> str:
     """What a group may have and who is in it, in one line."""
     rules = [
-        f"{group.gpus_max:,} GPUs at once" if group.gpus_max else "",
-        f"{group.gpu_hours_week:,} GPU-hours a week" if group.gpu_hours_week else "",
+        f"{counted(group.gpus_max, 'GPU')} at once" if group.gpus_max else "",
+        f"{counted(group.gpu_hours_week, 'GPU-hour')} a week" if group.gpu_hours_week else "",
         f"band {_band_text(group.max_band)} at most" if group.max_band else "",
-        "1 share" if group.shares == 1 else f"{group.shares:,} shares",
+        counted(group.shares, "share"),
         _members(group, is_wide=False) if group.members else "nobody in it",
     ]
     return ", ".join(filter(None, rules))

@@ -156,7 +156,7 @@ def _state(job: job_pb2.Job, look: Look) -> str:
 def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     spec = job.spec
     yield "user", job.user
-    yield "asked for", _request(spec)
+    yield "asked for", _request(spec, group_is_removed=job.group_is_removed)
     yield "GPUs are", _gpu_choice(job, now)
     if job.HasField("array_counts"):
         yield "array", request_in_words(spec.array, job.array_counts)
@@ -273,7 +273,7 @@ def _ending(job: job_pb2.Job) -> str:
     return words_of_end if job.output_is_complete else f"{words_of_end}; the output is not complete"
 
 
-def _request(spec: job_pb2.JobSpec) -> str:
+def _request(spec: job_pb2.JobSpec, *, group_is_removed: bool) -> str:
     parts = []
     if gpus := gpu_count(spec):
         models = " or ".join(spec.devices[0].models)
@@ -300,7 +300,7 @@ def _request(spec: job_pb2.JobSpec) -> str:
         parts.append(f"{words.span(spec.time_limit)} at most")
     parts.append(f"band {words.band(spec.band)}")
     if spec.group:
-        parts.append(f"group {spec.group}")
+        parts.append(f"group {spec.group}{' (removed)' if group_is_removed else ''}")
     return ", ".join(parts)
 
 

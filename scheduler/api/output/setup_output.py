@@ -55,7 +55,11 @@ class SetupReader:
         Errors: INVALID_ARGUMENT, ATTEMPT_NOT_FOUND, OUTPUT_NOT_FOUND, NODE_UNREACHABLE.
         """
         if job.spec.environment is None:
-            raise invalid("of_setup", f"job {job.id} has no environment that was made for it", next_step="leave it out")
+            raise invalid(
+                "of_setup",
+                f"job {job.id} has no environment that was made for it",
+                next_step=f"What the job itself wrote shows: gpuctl logs {job.id}",
+            )
         changed = asyncio.Event()
         self._changes.follow_job(job.id, changed)
         try:

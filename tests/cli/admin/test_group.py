@@ -7,6 +7,7 @@ import json
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from cli.render.groups import group_lines
 from cli.render.table import ABSENT
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler
@@ -33,6 +34,11 @@ def test_a_group_is_made_and_only_what_is_named_is_asked_for(gpuctl: Gpuctl, fak
     assert fake.asked("SetGroup")[1] == scheduler_pb2.SetGroupRequest(
         name="ml", gpus_max=0, max_band=job_pb2.BAND_UNSPECIFIED
     )
+
+
+def test_one_of_a_kind_is_told_in_the_singular() -> None:
+    group = scheduler_pb2.UserGroup(name="solo", gpus_max=1, gpu_hours_week=1, shares=1)
+    assert group_lines(group) == "1 GPU at once, 1 GPU-hour a week, 1 share, nobody in it"
 
 
 def test_groups_and_members_are_tables_and_json(gpuctl: Gpuctl, fake: FakeScheduler) -> None:

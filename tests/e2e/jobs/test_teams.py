@@ -78,6 +78,7 @@ async def test_every_line_of_the_page_does_what_the_page_says(fleet: Fleet) -> N
     shown = [json.loads((await typing("ana", f"gpuctl job {job} -o json")).stdout) for job in jobs]
     assert [job["spec"]["group"] for job in shown] == ["speech", "vision"]
     assert [job.get("group_is_removed", False) for job in shown] == [True, False]
+    assert "group speech (removed)" in (await typing("ana", f"gpuctl job {jobs[0]}")).stdout
 
     async def are_counted() -> bool:
         used = json.loads((await typing("admin", "gpuctl usage --by group -o json")).stdout)["rows"]
