@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import secrets
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from gpufleet.host.event_loop import ASYNCIO, EVENT_LOOP_VARIABLE, UVLOOP, run
 from gpufleet.runtimes.probe import TELEMETRY_VARIABLE
 from tests.ignored_signals import reset_ignored_signals
-from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, since
+from tests.leaks import MARK, POLL_SECONDS, Allowed, Leaks, Session, Snapshot, kill, settled, since
 
 # With CI=true a skip whose reason names one of these is a failure: a green run must mean that it ran. CI_LACKS names
 # those that a distribution does not have.
@@ -39,6 +41,8 @@ CI_MUST_HAVE = (
 )
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 30.0
+# How long its loop then stays for what gRPC has for it, where gRPC's thread is still there.
+GRPC_SETTLE_SECONDS = 5.0
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -184,7 +188,8 @@ def _leaves_no_tasks(request: pytest.FixtureRequest, _leaves_nothing: None) -> N
 
 
 @pytest.fixture
-async def _tasks_at_the_end() -> AsyncIterator[None]:
+async def _tasks_at_the_end(_allowed: Allowed) -> AsyncIterator[None]:
+    before = Snapshot.take()
     yield
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
@@ -192,6 +197,17 @@ async def _tasks_at_the_end() -> AsyncIterator[None]:
     if others:
         names = "\n".join(f"  task {task.get_name()!r}: {task.get_coro()}" for task in others)
         pytest.fail(f"the test left behind:\n{names}", pytrace=False)
+    # gRPC hands the end of an operation to its loop. One that comes once the loop is closed is handed to nobody, and
+    # keeps the call, its connection and gRPC's thread for good; a thread that is still here is for `settled` to tell.
+    deadline = time.monotonic() + GRPC_SETTLE_SECONDS
+    while _grpc_threads() - before.threads - _allowed.threads and time.monotonic() < deadline:
+        gc.collect()
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _grpc_threads() -> set[threading.Thread]:
+    """Of grpc.aio, one for a process, as long as a channel or a server is open in it."""
+    return {thread for thread in threading.enumerate() if thread.name.endswith("(_poll_wrapper)")}
 
 
 def _fail_if_ci_must_have(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import invalid
 from gpufleet.fleet.client import Client, all_pages, connected
+from gpufleet.fleet.named_jobs import each_once
 from gpufleet.fleet.reading import names, pairs
 from gpufleet.fleet.settings import Settings
 from gpufleet.text.cleaning import clean
@@ -102,10 +102,14 @@ def read_queue(client: Client, wanted: QueueRequest) -> scheduler_pb2.QueueRespo
     request = wanted.request(whose(client, wanted))
     pages = all_pages(client, client.scheduler.Queue, request)
     whole = next(pages)
-    while len(whole.jobs) < wanted.limit and whole.next_page_token:
-        page = next(pages)
-        whole.jobs.extend(islice(page.jobs, wanted.limit - len(whole.jobs)))
-        whole.next_page_token = page.next_page_token
+    if len(whole.jobs) < wanted.limit and whole.next_page_token:
+        jobs = list(whole.jobs)
+        while len(jobs) < wanted.limit and whole.next_page_token:
+            page = next(pages)
+            jobs = each_once([*jobs, *page.jobs])
+            whole.next_page_token = page.next_page_token
+        del whole.jobs[:]
+        whole.jobs.extend(jobs[: wanted.limit])
     return whole
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.fleet.async_client import AsyncClient
 from gpufleet.fleet.client import connected
-from gpufleet.fleet.named_jobs import only_id, read_selection
+from gpufleet.fleet.named_jobs import each_once, only_id, read_selection
 from gpufleet.fleet.notices import Notices
 from gpufleet.fleet.settings import Settings
 from gpufleet.fleet.submitting.estimating import estimated
@@ -160,12 +160,12 @@ class AsyncFleet:
             include_finished=with_ended or any(each >= job_pb2.JOB_STATE_SUCCEEDED for each in states),
             page_size=min(max(limit, 1), PAGE_SIZE),
         )
-        found: list[AsyncJob] = []
+        found: list[job_pb2.Job] = []
         async for page in client.all_pages(client.scheduler.Queue, request):
-            found += [AsyncJob(self, each) for each in page.jobs]
+            found = each_once([*found, *page.jobs])
             if len(found) >= limit:
                 break
-        return found[:limit]
+        return [AsyncJob(self, each) for each in found[:limit]]
 
     async def map(
         self,

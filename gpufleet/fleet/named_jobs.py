@@ -6,7 +6,7 @@ What only the scheduler knows (the newest, all of mine, a name) is asked there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -166,6 +166,15 @@ def only_id(client: Client, selection: Selection) -> int:
 def newest_job(client: Client) -> job_pb2.Job:
     """The caller's newest job."""
     return client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(last=True)).job
+
+
+def each_once(jobs: Iterable[job_pb2.Job]) -> list[job_pb2.Job]:
+    """Jobs of several pages; of one that moved on meanwhile, such as by its end, what was read last."""
+    found: dict[int, job_pb2.Job] = {}
+    for job in jobs:
+        found.pop(job.id, None)
+        found[job.id] = job
+    return list(found.values())
 
 
 def my_jobs(client: Client) -> Iterator[job_pb2.Job]:

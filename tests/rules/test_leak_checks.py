@@ -123,6 +123,19 @@ async def test_that():
     assert "error" not in output
 
 
+def test_the_loop_stays_for_what_grpc_hands_it(tmp_path: Path) -> None:
+    output = run_inner(
+        tmp_path,
+        """
+async def test_it():
+    is_handed = threading.Event()
+    threading.Thread(target=is_handed.wait, args=(60,), name="Thread-1 (_poll_wrapper)", daemon=True).start()
+    asyncio.get_running_loop().call_later(0.3, is_handed.set)
+""",
+    )
+    assert "1 passed" in output and "error" not in output
+
+
 def test_what_a_longer_lived_fixture_registers_may_stay_until_the_session_ends(tmp_path: Path) -> None:
     output = run_inner(
         tmp_path,

@@ -81,7 +81,7 @@ class JobCalls(SubmitCalls, ChangeCalls):
             rows += await queue_page.finished_rows(self.engine, request, cursor, size + 1 - len(rows))
         more = self.pages.sign(query, rows[size - 1].cursor) if len(rows) > size else ""
         return scheduler_pb2.QueueResponse(
-            jobs=self._shown_rows(rows[:size], omit_env=request.omit_env),
+            jobs=self._shown_rows(queue_page.each_once(rows[:size]), omit_env=request.omit_env),
             next_page_token=more,
             counts=queue_page.counts(self.engine),
             view_time=timestamp(self.engine.now()),

@@ -7,7 +7,7 @@ The cursor is (section, the last job's key in it), so that a page costs what it 
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -133,6 +133,12 @@ async def finished_rows(
         if len(jobs) < query.limit:
             break
     return rows
+
+
+def each_once(rows: Sequence[PageRow]) -> list[PageRow]:
+    """The rows without the earlier one of a job that ended while the page was put together."""
+    newest = {row.job.id: row for row in rows}
+    return [row for row in rows if newest[row.job.id] is row]
 
 
 def counts(engine: Engine) -> scheduler_pb2.QueueCounts:

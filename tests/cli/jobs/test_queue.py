@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import timedelta
 
@@ -9,11 +10,14 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2
 
+import gpufleet
 from cli.full_screen.view import View, Wish
 from cli.queue_watch.picture import HELP, SORTS, QueueRows, Reading, frame
 from cli.render.jobs import gpus_of, job_columns, job_lines, likely_start, start_of, time_left, totals, why_it_waits
 from cli.render.table import Look, shown_width
+from gpufleet.api.loop_thread import close_loop_thread
 from tests.cli.cluster import NOW, ago, held, nodes, queue_answer, queued, running
+from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler
 from tests.cli.golden import assert_golden
 from tests.cli.terminal import Terminal
@@ -211,3 +215,16 @@ def test_on_a_terminal_it_takes_keys_and_puts_the_terminal_back(fake: FakeSchedu
         assert terminal.end() == 0 and terminal.modes() != taken, "echo and lines are back"
     finally:
         terminal.close()
+
+
+def test_a_job_that_ends_between_two_pages_is_listed_once_as_it_ended(gpuctl: Gpuctl, fake: FakeScheduler) -> None:
+    listed = [*range(1, 1_001), 1, 1_001]
+    fake.jobs = {place: job_pb2.Job(id=job_id, state=job_pb2.JOB_STATE_RUNNING) for place, job_id in enumerate(listed)}
+    fake.jobs[1_000].state = job_pb2.JOB_STATE_SUCCEEDED
+    shown = json.loads(gpuctl("queue", "-a", "--limit", "2000", "-o", "json").text)["jobs"]
+    with gpufleet.connect(fake.address) as fleet:
+        jobs = fleet.jobs(with_ended=True, limit=2_000)
+    close_loop_thread()
+    once = [*range(2, 1_001), 1, 1_001]
+    assert [int(each["id"]) for each in shown] == [each.id for each in jobs] == once
+    assert (shown[-2]["state"], jobs[-2].state) == ("JOB_STATE_SUCCEEDED", "succeeded")
