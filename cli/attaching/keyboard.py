@@ -17,8 +17,8 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
 from gpufleet.fleet.async_client import AsyncClient
+from gpufleet.fleet.following.feeds import Feed, MessageKind
 from gpufleet.fleet.following.output import OutputFeed
-from gpufleet.fleet.following.shell import Feed, MessageKind
 
 from ..following.writers import Plain, Streams
 from .escape import HELP, Escape, EscapeFilter, Modes
@@ -168,7 +168,6 @@ class Keyboard:
         self._source = Source(STDIN, self._on_bytes, self._room_bytes)
         self._feed: AttachFeed | None = None
 
-    @property
     def hint(self) -> str:
         """How to get away, for when the job runs."""
         return "; ~. at the beginning of a line detaches" if self._is_raw else ""

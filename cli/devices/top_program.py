@@ -11,7 +11,8 @@ from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
 from gpufleet.fleet.async_client import AsyncClient, connected_async
-from gpufleet.fleet.following.shell import Feed, MessageKind, follow
+from gpufleet.fleet.following.feeds import Feed, MessageKind
+from gpufleet.fleet.following.shell import follow
 from gpufleet.fleet.reading import check_known
 from gpufleet.fleet.settings import Settings
 

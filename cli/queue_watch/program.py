@@ -16,8 +16,9 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError
 from gpufleet.fleet.async_client import AsyncClient, connected_async, may_pass
 from gpufleet.fleet.client import connected
+from gpufleet.fleet.following.feeds import MessageKind
 from gpufleet.fleet.following.job_updates import Changes
-from gpufleet.fleet.following.shell import MessageKind, follow
+from gpufleet.fleet.following.shell import follow
 from gpufleet.fleet.outcome import has_ended
 from gpufleet.fleet.settings import Settings
 from gpufleet.text.units import format_duration

@@ -7,7 +7,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -19,19 +19,21 @@ from gpufleet.fleet.exit_codes import OWN_FAILURE, SIGNALLED
 from gpufleet.fleet.following.core import SECOND_WITHIN_S, Interrupts, Meaning, TimeOuts
 from gpufleet.fleet.following.output import OutputFeed, OutputRequest, Writer
 from gpufleet.fleet.following.shell import FollowingEnd, follow
-from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
+from gpufleet.fleet.outcome import has_ended
 from gpufleet.fleet.settings import Settings
 from gpufleet.fleet.submitting.requests import in_options, new_request_id, outcome_unknown
 
 from ..errors import INTERRUPTED
 from ..following.writers import Plain, Streams
 from .interrupted import tell_interrupted
+from .progress import Progress, bring_back, code_of_end, how_to_follow
 from .tracing import Tracing, tracing
 
 if TYPE_CHECKING:
     from gpufleet.fleet.inside.ports import Listening
 
     from ..attaching.keyboard import Keyboard
+    from .first_moments import FirstMoments
 
 CANCEL_REASON = "interrupted in gpuctl run"
 
@@ -55,6 +57,13 @@ async def run_attached(
         return await _run_attached(settings, request, limits, trace, ports, begun, page, opens=opens)
 
 
+async def go_on(settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts, first: FirstMoments) -> int:
+    """Follow a job on, from where its first moments ended."""
+    async with connected_async(settings) as client:
+        session = Attached(client, first.job, limits, first=first)
+        return await _run_to_its_end(settings, request, session, first.job.id, session.run())
+
+
 async def _run_attached(
     settings: Settings,
     request: scheduler_pb2.SubmitRequest,
@@ -75,16 +84,24 @@ async def _run_attached(
         except asyncio.CancelledError:
             tell_interrupted()
             raise
-        session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
+        session = Attached(client, answer.job, limits)
         for note in answer.notes:
             session.say(note)
-        if ports:
-            code = await _run_with_ports(client, session, answer.job.id, ports, page, opens=opens)
-        else:
-            code = await session.run()
-        if session.has_ended and request.specs[0].results:
-            await _bring_back(settings, session, answer.job.id)
-        return code
+        running = _run_with_ports(client, session, answer.job.id, ports, page, opens=opens) if ports else session.run()
+        return await _run_to_its_end(settings, request, session, answer.job.id, running)
+
+
+async def _run_to_its_end(
+    settings: Settings,
+    request: scheduler_pb2.SubmitRequest,
+    session: Attached,
+    job_id: int,
+    running: Coroutine[Any, Any, int],
+) -> int:
+    code = await running
+    if session.has_ended and request.specs[0].results:
+        await asyncio.to_thread(bring_back, settings, job_id, session.say)
+    return code
 
 
 async def _run_with_ports(
@@ -100,16 +117,6 @@ async def _run_with_ports(
             session.say(leads_to(each, job_id))
         async with showing(forwarding, ports[0], page, session.say, opens=opens) if page else contextlib.nullcontext():
             return await session.run()
-
-
-async def _bring_back(settings: Settings, session: Attached, job_id: int) -> None:
-    """Bring here what the job left; its exit code is ours, whatever becomes of that."""
-    from ..results.copying import copy
-
-    try:
-        await asyncio.to_thread(copy, settings, f"{job_id}:", ".", 0)
-    except GpufleetError as problem:
-        session.say(f"what it left is not here: {problem.message}. Try again with: gpuctl cp {job_id}: .")
 
 
 async def attach_again(
@@ -130,13 +137,11 @@ async def attach_again(
                 f"job {job_id} was submitted without a standard input",
                 next_step=f"See its output with: gpuctl logs -f {job_id}",
             )
-        has_terminal = sys.stdin.isatty() or sys.stderr.isatty()
-        session = Attached(client, job, limits, has_terminal=has_terminal, tail_lines=tail_lines, take_over=take_over)
-        return await session.run()
+        return await Attached(client, job, limits, tail_lines=tail_lines, take_over=take_over).run()
 
 
 class Attached:
-    """One attached session. A job that has an input gets ours."""
+    """One attached session. A job with an input gets ours; one whose `first` moments are over goes on from there."""
 
     def __init__(
         self,
@@ -144,18 +149,34 @@ class Attached:
         job: job_pb2.Job,
         limits: TimeOuts,
         *,
-        has_terminal: bool,
         tail_lines: int | None = None,
         take_over: bool = False,
+        first: FirstMoments | None = None,
     ) -> None:
         self._client = client
         self._job = job
         self._limits = limits
-        self._has_terminal = has_terminal
-        self._interrupts = Interrupts(has_terminal)
-        self._streams = Streams()
+        self._has_terminal = sys.stdin.isatty() or sys.stderr.isatty()
+        self._interrupts = Interrupts(self._has_terminal)
+        self._signals: Sequence[signal.Signals] = ()
+        """Those that came before."""
         self._keyboard: Keyboard | None = None
+        if first is None:
+            self._streams = Streams()
+            self._progress, self._output = self._begun(job, tail_lines, take_over=take_over)
+        else:
+            self._streams, self._progress, self._output = first.streams, first.progress, first.output
+            self._output.client, self._output.on_job = client, self._on_job
+            self._signals = first.signals
+        self._left_with: asyncio.Future[tuple[int, str]]
+        self._errands: set[asyncio.Task[None]] = set()
+        self._tells_setup = False
+        self._setup_told = 0
+        """Number of the line of its story that was said last."""
+
+    def _begun(self, job: job_pb2.Job, tail_lines: int | None, *, take_over: bool) -> tuple[Progress, OutputFeed]:
         writer: Writer = Plain(self._streams)
+        hint: Callable[[], str] | None = None
         if job.spec.input:
             from ..attaching.keyboard import Keyboard, Watched
 
@@ -167,15 +188,10 @@ class Attached:
                 take_over=take_over,
             )
             writer = Watched(self._streams, self._keyboard.shown)
+            hint = self._keyboard.hint
         wanted = OutputRequest(job_id=job.id, follow=True, tail_lines=tail_lines)
-        self._output = OutputFeed(client, wanted, writer, on_job=self._on_job, known=job)
-        self._left_with: asyncio.Future[tuple[int, str]]
-        self._errands: set[asyncio.Task[None]] = set()
-        self._attempt_told = 0
-        """Of this one it was said where it runs."""
-        self._tells_setup = False
-        self._setup_told = 0
-        """Number of the line of its story that was said last."""
+        output = OutputFeed(self._client, wanted, writer, on_job=self._on_job, known=job)
+        return Progress(self.say, hint), output
 
     async def run(self) -> int:
         """Stay until the job ends, a time-out ends the session or the person leaves; answer the exit code."""
@@ -184,8 +200,10 @@ class Attached:
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_leave, number)
-        self._tell_state(self._job)
+        self._progress.tell(self._job)
         self._look_at_start()
+        for number in self._signals:
+            self._on_interrupt() if number is signal.SIGINT else self._on_leave(number)
         following = asyncio.create_task(self._follow())
         either: list[asyncio.Future[Any]] = [following, self._left_with]
         try:
@@ -229,17 +247,12 @@ class Attached:
             self.say(self._how_to_follow(f"the session reached its {self._limits.session_s:g} s"))
             return OWN_FAILURE
         job = self._output.job or self._job
-        code = exit_code_of(job)
-        if code != 0:
-            self.say(end_in_words(job))
-        if not job.output_is_complete and has_ended(job):
-            self.say(f"the output of job {job.id} is not complete; see: gpuctl job {job.id}")
+        code = code_of_end(job, self.say)
         is_cancelled = job.state == job_pb2.JOB_STATE_CANCELLED
         return INTERRUPTED if is_cancelled and self._interrupts.has_cancelled else code
 
     def _how_to_follow(self, why: str) -> str:
-        again = "Follow it with: gpuctl logs -f" if self._keyboard is None else "Come back with: gpuctl attach"
-        return f"{why}; job {self._job.id} goes on. {again} {self._job.id}"
+        return how_to_follow(self._job.id, why, has_input=self._keyboard is not None)
 
     def _on_interrupt(self) -> None:
         match self._interrupts.interrupted(time.monotonic()):
@@ -291,7 +304,7 @@ class Attached:
     def _on_job(self, job: job_pb2.Job) -> None:
         if self._keyboard is not None:
             self._keyboard.job_changed(job)
-        self._tell_state(job)
+        self._progress.tell(job)
         self._job = job
         self._look_at_start()
 
@@ -313,41 +326,9 @@ class Attached:
         )
         self._tells_setup = False
 
-    def _tell_state(self, job: job_pb2.Job) -> None:
-        # One that is held would wait in silence for somebody who does not know that: this goes to a pipe as well.
-        if not (sys.stderr.isatty() or job.state == job_pb2.JOB_STATE_HELD):
-            return
-        words = state_in_words(job)
-        if words and words != (state_in_words(self._job) if job is not self._job else ""):
-            self.say(words)
-        is_running = job.state == job_pb2.JOB_STATE_RUNNING
-        if job.attempts and job.attempts[-1].number != self._attempt_told and (is_running or self._keyboard is None):
-            self._attempt_told = job.attempts[-1].number
-            self.say(place_in_words(job) + (self._keyboard.hint if self._keyboard is not None else ""))
-
     def _on_cut_off(self, is_cut_off: bool) -> None:
         if is_cut_off:
             leave = "; ~. leaves" if self._keyboard is not None and self._keyboard.is_raw else ""
             self.say(f"the scheduler is away; job {self._job.id} goes on, and so does this when it is back{leave}")
         else:
             self.say("the scheduler is back")
-
-
-def state_in_words(job: job_pb2.Job) -> str:
-    """Progress before and between runs, for a terminal; empty where the output itself tells."""
-    if job.state == job_pb2.JOB_STATE_HELD:
-        return f"job {job.id} is held and waits for its release: gpuctl release {job.id}"
-    if job.state == job_pb2.JOB_STATE_QUEUED:
-        why = job.wait_reason.sentence
-        return f"job {job.id} is queued" + (f": {why}" if why else "")
-    return ""
-
-
-def place_in_words(job: job_pb2.Job) -> str:
-    """Where the newest attempt runs, or is about to."""
-    from ..render.words import place
-
-    places = ", ".join(place(rank) for rank in job.attempts[-1].ranks)
-    attempt = f", attempt {job.attempt_count}" if job.attempt_count > 1 else ""
-    verb = "starts" if job.state == job_pb2.JOB_STATE_STARTING else "runs"
-    return f"job {job.id} {verb} on {places}{attempt}"

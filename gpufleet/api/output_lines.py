@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.following.feeds import MessageKind
 from gpufleet.fleet.following.output import OutputFeed
-from gpufleet.fleet.following.shell import MessageKind
 from gpufleet.v1 import scheduler_pb2
 
 log = logging.getLogger(__name__)

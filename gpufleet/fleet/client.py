@@ -96,8 +96,9 @@ class BegunCall(Generic[A]):
     """
 
     def __init__(self, settings: Settings, method: str, request: object) -> None:
-        self._client = Client(settings)
-        self._call = getattr(self._client.scheduler, method).future(request, timeout=settings.connection_timeout_s)
+        self.client = Client(settings)
+        """Its connection, for other calls as long as this is not closed."""
+        self._call = getattr(self.client.scheduler, method).future(request, timeout=settings.connection_timeout_s)
 
     def call_when_done(self, tell: Callable[[], object]) -> None:
         """Call, from another thread, when there is an answer, or none will come."""
@@ -110,7 +111,7 @@ class BegunCall(Generic[A]):
 
     def close(self) -> None:
         """Let go of the connection; a call that is not done yet is given up."""
-        self._client.close()
+        self.client.close()
 
 
 class RetryPauses:

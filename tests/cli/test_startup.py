@@ -73,7 +73,7 @@ SCREENS = {"gpufleet.cli.render.table", "gpufleet.cli.printing"}
     [
         ("queue", {"asyncio", "grpc.aio", "gpufleet.fleet.following", "gpufleet.fleet.submitting.job_options"}),
         ("submit -- true", {"asyncio", "grpc.aio", "gpufleet.fleet.following", *SCREENS}),
-        ("run -- true", {"gpufleet.fleet.inside", "gpufleet.cli.attaching", *SCREENS}),
+        ("run -- true", {"asyncio", "grpc.aio", "gpufleet.fleet.inside", "gpufleet.cli.attaching", *SCREENS}),
     ],
 )
 def test_what_is_done_many_times_a_day_imports_no_more_than_it_must(

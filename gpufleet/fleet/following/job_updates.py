@@ -9,7 +9,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from ..async_client import AsyncClient
 from ..outcome import has_ended
-from .shell import Feed, MessageKind
+from .feeds import Feed, MessageKind
 
 
 class Changes(Feed[scheduler_pb2.WatchResponse]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -16,9 +16,11 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.text.cleaning import clean
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from ..async_client import AsyncClient
 from ..outcome import has_ended
-from .shell import Feed, MessageKind
+from .feeds import Feed, MessageKind
+
+if TYPE_CHECKING:
+    from ..async_client import AsyncClient
 
 KEEPALIVE_S = 10
 """How often the scheduler is asked to show that a silent stream lives."""
@@ -100,16 +102,17 @@ class OutputFeed:
 
     def __init__(
         self,
-        client: AsyncClient,
+        client: AsyncClient | None,
         wanted: OutputRequest,
         writer: Writer,
         on_job: Callable[[job_pb2.Job], None] = lambda job: None,
         known: job_pb2.Job | None = None,
     ) -> None:
-        self._client = client
+        self.client = client
+        """Whose streams it opens; None as long as others bring it the messages."""
+        self.on_job = on_job
         self._wanted = wanted
         self._writer = writer
-        self._on_job = on_job
         self._positions: dict[Position, int] = {}
         self._hole_at: tuple[Position, int] | None = None
         self._told: set[Warned] | None = None if known is None else _warned(known)
@@ -129,7 +132,8 @@ class OutputFeed:
 
     def open(self) -> AsyncIterator[scheduler_pb2.StreamOutputResponse]:
         """A stream that begins at the first byte that was not written yet."""
-        return self._client.scheduler.StreamOutput(self.request()).__aiter__()
+        assert self.client is not None
+        return self.client.scheduler.StreamOutput(self.request()).__aiter__()
 
     def request(self) -> scheduler_pb2.StreamOutputRequest:
         """What to ask for, from the first byte on that was not written yet."""
@@ -144,8 +148,9 @@ class OutputFeed:
 
     async def ask(self) -> bool:
         """Whether the job lives is answered by its record; that it ended still leaves output to read."""
+        assert self.client is not None
         request = scheduler_pb2.GetJobRequest(job_id=self._wanted.job_id)
-        await self._client.call(self._client.scheduler.GetJob, request)
+        await self.client.call(self.client.scheduler.GetJob, request)
         return False
 
     def forgives(self, problem: GpufleetError) -> bool:
@@ -182,7 +187,7 @@ class OutputFeed:
             self._writer.has_ranks(len(job.attempts[-1].ranks))
         if is_news:
             self._tell_warnings(job)
-            self._on_job(job)
+            self.on_job(job)
         return is_news
 
     def _tell_warnings(self, job: job_pb2.Job) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import grpc
 
@@ -15,52 +15,12 @@ from gpufleet.errors import GpufleetError, Reason
 
 from ..async_client import is_told_to_end, may_pass, understood
 from .core import Action, Follower, TimeOuts
+from .feeds import Feed, MessageKind
 
 M = TypeVar("M")
 
 WAITING_MESSAGES_MAX = 64
 """Messages read ahead of a slow terminal; of at most 256 KiB each. Then the scheduler is made to wait."""
-
-
-class MessageKind(Enum):
-    """What a message was to its feed."""
-
-    NEWS = auto()
-    SIGN_OF_LIFE = auto()
-    DOUBT = auto()
-    """News that only an answer completes: ask now."""
-    END = auto()
-    """Nothing more will come: the follower is done."""
-    BROKEN = auto()
-    """It does not fit to what came before: open the stream again where it broke off."""
-
-
-class Feed(Protocol[M]):
-    """Something to follow. It keeps its own place, so that `open` goes on where the last stream broke off."""
-
-    @property
-    def ends_with_stream(self) -> bool:
-        """Whether a stream that the scheduler closes in order is the end, as it is when nobody waits for more."""
-        return False
-
-    def open(self) -> AsyncIterator[M]:
-        """A new stream from here on; cancelled by being closed."""
-        ...
-
-    async def ask(self) -> bool:
-        """Ask the scheduler whether there is anything to follow yet; True when the follower is done by it.
-
-        Raises GpufleetError when it does not answer, or answers that there is nothing.
-        """
-        ...
-
-    def take(self, message: M) -> MessageKind:
-        """Make use of a message: write it, remember how far it goes."""
-        ...
-
-    def forgives(self, problem: GpufleetError) -> bool:
-        """Whether the stream can be opened again after this refusal, perhaps from another place."""
-        return False
 
 
 class FollowingEnd(Enum):

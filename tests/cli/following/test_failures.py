@@ -17,7 +17,8 @@ from gpufleet.config.cli_settings import load_cli
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import AsyncClient, may_pass, understood
 from gpufleet.fleet.following.core import TimeOuts
-from gpufleet.fleet.following.shell import FollowingEnd, MessageKind, follow
+from gpufleet.fleet.following.feeds import MessageKind
+from gpufleet.fleet.following.shell import FollowingEnd, follow
 from gpufleet.fleet.settings import Settings
 from gpufleet.net.status import from_rpc_error
 from tests.cli.conftest import Gpuctl

@@ -7,6 +7,7 @@ import threading
 import pytest
 from gpufleet.v1 import job_pb2
 
+from cli.submitting import first_moments
 from gpufleet.errors import GpufleetError, Reason
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import Break, FakeScheduler, Fault, Gap, Piece, Until, ended, job
@@ -47,6 +48,20 @@ def test_a_lost_connection_is_resumed_at_the_very_byte(fake: FakeScheduler, gpuc
     assert (done.code, done.out, done.err) == (0, b"one\ntwo\nthree\n", "err\n")
     resumed = fake.asked("StreamOutput")[-1].positions
     assert [(each.attempt, each.rank, each.stream, each.offset) for each in resumed] == [(1, 0, 1, 8), (1, 0, 2, 4)]
+
+
+def test_a_job_that_outlasts_its_first_moments_is_followed_on_at_the_very_byte(
+    fake: FakeScheduler, gpuctl: Gpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_moments, "FIRST_S_MAX", 0.2)
+    is_followed_on = threading.Event()
+    fake.before["StreamOutput"] = lambda asked: is_followed_on.set() if asked.positions else None
+    fake.output[1] = [Piece(BYTES), Until(is_followed_on), Piece(b"last\n"), lambda: finish(fake, ended(code=3))]
+    done = gpuctl("run", "--", "train")
+    assert (done.code, done.out) == (3, BYTES + b"last\n")
+    assert done.err == "gpuctl: job 1 failed with exit code 3 (EXITED)\n"
+    first, second = fake.asked("StreamOutput")
+    assert not first.positions and [each.offset for each in second.positions] == [len(BYTES)]
 
 
 def test_a_gap_is_told_and_the_rest_is_shown(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
