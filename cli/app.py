@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,16 +102,10 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        self._write_commands("Commands", self.list_commands(ctx), ctx, formatter)
-
-    def _summary(self, ctx: Any, name: str) -> str:
-        command = self.get_command(ctx, name)
-        return (command.help or "").partition("\n")[0] if command is not None else ""
-
-    def _write_commands(self, title: str, names: Iterable[str], ctx: Any, formatter: Any, width: int = 0) -> None:
-        with formatter.section(title):
+        summaries = {name: (each.help or "").partition("\n")[0] for name, each in self.commands.items()}
+        with formatter.section("Commands"):
             # typer would cut each sentence to a line of its own; ours may go on to the next.
-            formatter.write_dl([(name.ljust(width), self._summary(ctx, name)) for name in names])
+            formatter.write_dl(list(summaries.items()))
 
 
 FIRST_STEPS = (
@@ -166,8 +160,9 @@ class Menu(Group):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         longest = max(map(len, MODULES))
-        for panel, names in PANELS.items():
-            self._write_commands(panel, names, ctx, formatter, width=longest)
+        for panel, entries in PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(longest), entry.summary) for name, entry in entries.items()])
 
 
 def _tell_version(is_wanted: bool) -> None:

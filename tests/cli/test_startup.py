@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from cli.admin import audit, config, doctor, group, programs, secret, token, up, upgrade, usage, version
+from cli.app import command_line
 from cli.asking import command as asking
 from cli.batch import command as batch
 from cli.bench_model import command as bench_model
@@ -175,6 +176,17 @@ def test_the_help_of_each_command(name: str) -> None:
 )
 def test_the_help_of_commands_below(words: str) -> None:
     assert_golden("help_" + words.replace(" ", "_"), run_here(*words.split(), "--help").text)
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_the_menu_says_what_the_first_line_of_each_commands_help_says(panel: str) -> None:
+    line = command_line()
+    for name, entry in PANELS[panel].items():
+        assert (line.get_command(None, name).help or "").partition("\n")[0] == entry.summary
+
+
+def test_the_help_of_gpuctl_loads_no_command() -> None:
+    assert not modules_of("--help") & {f"gpufleet.cli.{module}" for module in MODULES.values()}
 
 
 def test_every_summary_is_one_line_of_the_menu() -> None:
