@@ -5,6 +5,7 @@ import asyncio
 import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -162,8 +163,8 @@ def main() -> int:
 
 def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
     from .known_store import Memory
-    from .leading.opening import data_folder_held
-    from .leading.standing_by import stand_by
+    from .leading.opening import can_be_shared, data_folder_held
+    from .leading.starting import come_to_lead, reload_settings
     from .program import Program
 
     _make_data_folder(settings.now.data)
@@ -181,15 +182,12 @@ def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
             memory = Memory(settings.now.data, accepts=accepts_restored)
             service = ServiceManager()
             opened = None
-            if settings.now.standby:
-                service.ready("stands by for the scheduler that leads")
-                lives = asyncio.create_task(service.watch(), name="service-manager")
-                try:
-                    opened = await stand_by(settings, memory, measured)
-                finally:
-                    lives.cancel()
-            if settings.now.standby and opened is None:
-                return  # told to stop before it led
+            # From here on it ends nothing; a program that serves puts its own in the place of this one.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_settings, settings, program_log)
+            if can_be_shared(settings.now):
+                opened = await come_to_lead(settings, memory, measured, service)
+                if opened is None:
+                    return  # told to stop before it led
             gc.disable()
             program = Program(
                 settings, program_log, file, traces, measured, memory=memory, opened=opened, service=service

@@ -41,6 +41,7 @@ from .first_start import make_first_context, make_first_tokens
 from .known_store import KnownStore, Memory, NewestCommit
 from .leading.opening import Opened, open_at_once
 from .leading.shown import shown_runs
+from .leading.starting import reload_settings
 from .links import Links
 from .logins.looking_after import look_after_logins
 from .logins.ways import Ways
@@ -430,21 +431,14 @@ class Program:
         return self._server.listen(Address(settings.host, settings.port), credentials)
 
     def _reload(self) -> None:
-        try:
-            reloaded = self._settings.reload()
-        except GpufleetError as error:
-            log.error("the settings were not reloaded", extra=fields(why=error.message))
+        reloaded = reload_settings(self._settings, self._log)
+        if reloaded is None:
             return
-        self._log.apply(self._settings.now.log)
         self._log_level = self._settings.now.log.level
         self._engine.set_limits(limits_of(self._settings.now))
         kept = output_limits_of(self._settings.now.output)
         self._outputs.on_thread_soon(lambda: self._output_store.change_limits(kept))
         self._pruner.settings_changed(reloaded.applied)
-        for change in reloaded.applied:
-            log.info("setting changed", extra=fields(change=str(change)))
-        for change in reloaded.waiting:
-            log.warning("setting waits for a restart", extra=fields(change=str(change)))
 
     async def _stop(self, tasks: list[asyncio.Task[object]]) -> None:
         (self._data / LISTENING_FILE).unlink(missing_ok=True)

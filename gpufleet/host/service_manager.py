@@ -41,6 +41,10 @@ class ServiceManager:
         """A line for `systemctl status`."""
         self._send(_status(status))
 
+    def not_yet(self, status: str, seconds: float) -> None:
+        """It is not ready, for a reason of its own, and will say so again or be ready within so many seconds."""
+        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", _status(status))
+
     def stopping(self) -> None:
         """It leaves, as it was told to or by itself."""
         self._send("STOPPING=1")

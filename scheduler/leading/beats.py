@@ -70,8 +70,8 @@ class Beats:
         self._is_silent = False
         self._store: SqlStore | None = None
         self._on_end: Callable[[TermSuperseded], None] = lambda why: None
+        self._thread: threading.Thread | None = None
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._beat_on, name="beats", daemon=True)
 
     @property
     def identity(self) -> str:
@@ -79,9 +79,11 @@ class Beats:
         return self._own.identity
 
     def begin(self) -> None:
-        """The lock is held."""
-        if not self._thread.is_alive():
+        """The lock is held. It may have been held before, and lost again while the store was opened."""
+        if self._thread is None:
             self._begun_s = self._heard_s = self._monotonic_s()
+            self._ending = threading.Event()
+            self._thread = threading.Thread(target=self._beat_on, args=(self._ending,), name="beats", daemon=True)
             self._thread.start()
 
     def leads(self, store: SqlStore) -> None:
@@ -113,10 +115,11 @@ class Beats:
         raise ended.result()
 
     def close(self) -> None:
-        """Beat no more, and leave: a standby need not wait."""
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS_MAX)
+        """Beat no more, and leave: a standby need not wait. `begin` begins anew."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ending.set()
+            thread.join(CLOSE_SECONDS_MAX)
         self._runs.close()
 
     def why_not(self) -> str:
@@ -172,9 +175,9 @@ class Beats:
             self._runs.keep_fingerprints(keys)
             self._kept_keys = keys
 
-    def _beat_on(self) -> None:
+    def _beat_on(self, ending: threading.Event) -> None:
         count, has_failed = 0, False
-        while not self._ending.wait(0 if not count else BEAT_SECONDS):
+        while not ending.wait(0 if not count else BEAT_SECONDS):
             count += 1
             try:
                 end = self.beat()

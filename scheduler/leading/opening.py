@@ -59,6 +59,12 @@ class Opened:
         """The wall that the scheduler's clock is nudged towards; None for that of this machine."""
         return None if self.shared is None else self.shared.clock.now_us
 
+    def close(self) -> None:
+        """Let go of it before anything was served, so that another may lead."""
+        if self.shared is not None:
+            self.shared.beats.close()
+        self.store.close()
+
 
 def can_be_shared(settings: SchedulerSettings) -> bool:
     """Whether another scheduler may have the same store."""

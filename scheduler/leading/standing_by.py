@@ -5,7 +5,6 @@ It listens for no calls meanwhile, so that whoever follows the schedulers goes o
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from gpufleet.config.live import Live
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.telemetry.logs import fields
@@ -72,7 +70,8 @@ class StandBy:
     async def lead(self, stopping: asyncio.Event) -> Opened | None:
         """Stand by, and open the store when it is time; None where it was told to stop before.
 
-        Errors: KEYS_DIFFER, ALREADY_RUNNING, and what keeps this version from using the store.
+        Errors: KEYS_DIFFER, ALREADY_RUNNING, and what keeps this version from using the store; StoreUnavailable where a
+        server refuses this account before anything was seen of the store.
         """
         has_begun, door = False, self._door()
         try:
@@ -92,6 +91,8 @@ class StandBy:
                     elif await self._on_thread(self._follow):
                         pause_s = 0
                 except StoreUnavailable as problem:
+                    if not has_begun and await self._on_thread(self._is_refused):
+                        raise
                     self._judge.lose_sight()
                     self._tell_away(str(problem))
                     pause_s = AWAY_SECONDS
@@ -124,6 +125,13 @@ class StandBy:
 
     async def _on_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _is_refused(self) -> bool:
+        """Whether waiting for the server helps nothing: what it was told of itself is wrong."""
+        from ..store.server_state import ServerState, server_state
+
+        state = server_state(self._shared.url)
+        return not state.may_pass and state is not ServerState.WRITABLE
 
     def _own(self) -> Run:
         problem = self._problem or "; ".join(self._warnings.values())
@@ -235,16 +243,3 @@ class StandBy:
         if bool(why) != self._is_away:
             self._is_away = bool(why)
             log.warning("the store does not answer", extra=fields(why=why)) if why else log.info("the store answers")
-
-
-async def stand_by(settings: Live[SchedulerSettings], memory: Memory, metrics: Metrics = NO_METRICS) -> Opened | None:
-    """Stand by until this process leads; None where a signal told it to stop before. Errors: as StandBy.lead()."""
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stopping.set)
-    try:
-        return await StandBy(settings.now, memory, metrics).lead(stopping)
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)

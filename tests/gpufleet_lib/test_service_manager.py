@@ -27,9 +27,11 @@ def environment(heard: socket.socket, **more: str) -> dict[str, str]:
 
 def test_what_it_says_comes_as_lines_of_a_datagram(heard: socket.socket) -> None:
     manager = ServiceManager(environment(heard))
+    manager.not_yet("waits", 1.5)
     manager.ready("serving\nat 1:2")
     manager.status("x" * 1000)
     manager.stopping()
+    assert heard.recv(4096) == b"EXTEND_TIMEOUT_USEC=1500000\nSTATUS=waits"
     assert heard.recv(4096) == b"READY=1\nSTATUS=serving at 1:2"
     assert heard.recv(4096) == b"STATUS=" + b"x" * 200
     assert heard.recv(4096) == b"STOPPING=1"

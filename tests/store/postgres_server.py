@@ -78,9 +78,10 @@ class PostgresServer:
         """Whether it was started, and not ended since."""
         return self._process is not None
 
-    def start(self) -> None:
+    def start(self, *more: str, is_awaited: bool = True) -> None:
+        """Start it with more settings; return once it lets people in, unless that is not awaited."""
         assert self._process is None
-        options = [word for setting in FAST for word in ("-c", setting)]
+        options = [word for setting in (*FAST, *more) for word in ("-c", setting)]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -100,7 +101,7 @@ class PostgresServer:
                 extra_groups=None if self._account is None or self._inside else [],
             )
         deadline = time.monotonic() + START_SECONDS_MAX
-        while True:
+        while is_awaited:
             try:
                 psycopg.connect(self._near_url("postgres"), connect_timeout=2).close()
                 return
@@ -115,6 +116,22 @@ class PostgresServer:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(START_SECONDS_MAX)
         self._process = None
+
+    def follow_nobody(self) -> None:
+        """Have the next start recover without an end, as a server that follows another one, until `promote`."""
+        self._touch("standby.signal")
+
+    def promote(self) -> None:
+        """Have a server that recovers take writes."""
+        assert self._process is not None
+        self._touch("promote")
+        self._process.send_signal(signal.SIGUSR1)
+
+    def _touch(self, name: str) -> None:
+        file = self.folder / "data" / name
+        file.touch(mode=0o600)
+        if self._account is not None:
+            os.chown(file, self._account.pw_uid, self._account.pw_gid)
 
     def _as_its_account(self) -> list[str]:
         """Only root may go to another machine: there it becomes the account that may do nothing else."""
@@ -164,7 +181,8 @@ def programs() -> Path | str:
     return f"PostgreSQL's server programs are not installed ({PROGRAMS}): apt-get install postgresql"
 
 
-def _programs() -> Path:
+def needed_programs() -> Path:
+    """The same for a test: it is skipped without them, and fails where CI must have them."""
     found = programs()
     if isinstance(found, Path):
         return found
@@ -182,7 +200,7 @@ def shared_server(long_lived: Callable[[str], AbstractContextManager[None]]) -> 
     """The running server of this test process, started by its first user and stopped by its last."""
     global _users, _server
     if _server is None:
-        server = PostgresServer(_programs(), Path(tempfile.mkdtemp(prefix="gpufleet-postgres-")))
+        server = PostgresServer(needed_programs(), Path(tempfile.mkdtemp(prefix="gpufleet-postgres-")))
         with long_lived("PostgreSQL"):
             server.start()
         _server = server
