@@ -41,9 +41,9 @@ async def _serve() -> None:
 
 
 @asynccontextmanager
-async def echo_channel() -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to an echo server in another process."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.floors", stdout=asyncio.subprocess.PIPE)
+async def echo_channel(module: str = "bench.floors") -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to an echo server in another process; or to what another module serves in its place."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
         port = int(await process.stdout.readline())

@@ -1,4 +1,4 @@
-"""The two carriers of a turn's stream, and the bare chain, in bursts by turns in one run.
+"""The two carriers of a turn's stream, and a bare chain that draws the same picture, in bursts by turns in one run.
 
 Two gateways stand beside one worker: one finds its local socket, the other is told to leave it alone. Unchanged code
 drifts by 15 % within minutes on a busy machine; bursts in random order have all of them drift alike.
@@ -41,7 +41,7 @@ async def _latencies(sides: dict[str, Stage]) -> list[Row]:
     for turn in range(TURNS + 1):
         for name in random.sample(list(times), len(times)):
             burst = (
-                await chain.round_trips_ms(CLICKS)
+                await chain.round_trips_ms(CLICKS, draws=True)
                 if name == "chain"
                 else await input_to_frame_ms(sides[name], "still", CLICKS)
             )
@@ -60,12 +60,14 @@ async def _rates(sides: dict[str, Stage], pid: int) -> list[Row]:
     figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sides}
     floors: list[float] = []
     for turn in range(TURNS + 1):
-        for name in random.sample(list(sides), len(sides)):
+        for name in random.sample([*sides, "chain"], len(sides) + 1):
+            if name == "chain":
+                floors += [await chain.pictures_a_second(SESSIONS)] if turn else []
+                continue
             figure = await frames_a_second(sides[name], "crowd", pid, SESSIONS)
             figures[name] += [figure] if turn else []
-        floors += [await chain.round_trips_a_second()] if turn else []
     floor = statistics.median(floors)
-    rows = [Row(f"frames a second, the bare chain, {chain.IN_FLIGHT} in flight", floor, "/s")]
+    rows = [Row(f"frames of {SESSIONS} people, the bare chain", floor, "/s")]
     for name, told in figures.items():
         total, slowest, cost_ms = (statistics.median(column) for column in zip(*told, strict=True))
         rows += [Row(f"frames of {SESSIONS} sessions, {name}", total, "/s", floor, "the chain")]
