@@ -40,6 +40,7 @@ from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .job_ports.serving import Ports
 from .lines import Lines
 from .measures import UNMEASURED, Measures
+from .options import gateway_name
 from .person import Person
 from .proxy.handover import Handover
 from .proxy.hosts import ProgramHosts
@@ -145,7 +146,7 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._lines = Lines(self._targets)
+        self._lines = Lines(self._targets, gateway_name(self._settings()))
         self._channel = connect_async(self._targets[0])
         holding = asyncio.create_task(self._lines.run(), name="lines")
         try:

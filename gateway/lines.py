@@ -19,6 +19,7 @@ import grpc.aio
 from gpufleet.v1 import scheduler_pb2_grpc, sessions_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.host.facts import first_installed
 from gpufleet.net.addresses import addresses_text
 from gpufleet.net.channel import Target, connect_async
 from gpufleet.net.status import from_rpc_error
@@ -34,6 +35,9 @@ FOLLOWING_RETRY_S_MAX = 1.0
 
 MESSAGES_WAITING = 100_000
 """Messages that may wait for a scheduler that does not read; more end the stream, and everybody is joined again."""
+
+NAME_CHARS_MAX = 100
+"""More of the gateway's name is not said."""
 
 Request = sessions_pb2.OpenSessionRequest
 Response = sessions_pb2.OpenSessionResponse
@@ -61,10 +65,15 @@ class Place:
 
 
 class Lines:
-    """All places of this gateway. Made inside the running loop; `run` holds the stream."""
+    """All places of this gateway, which has a `name`. Made inside the running loop; `run` holds the stream."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Target], name: str = "") -> None:
         self._targets = targets
+        self._hello = Request(
+            hello=sessions_pb2.GatewayHello(
+                gateway=name[:NAME_CHARS_MAX], gateway_version=first_installed(["gpufleet"])
+            )
+        )
         self._numbers = itertools.count(1)
         self._places: dict[int, Place] = {}
         self._waiting: deque[Request] = deque()
@@ -155,7 +164,8 @@ class Lines:
         return was_connected
 
     async def _hold(self, call: Any) -> None:
-        self._waiting = deque(Request(connection=each.number, join=each.join) for each in self._places.values())
+        joins = (Request(connection=each.number, join=each.join) for each in self._places.values())
+        self._waiting = deque((self._hello, *joins))
         self._wakeup.set()
         self.is_connected = True
         sending = asyncio.create_task(self._write(call), name="lines-writer")

@@ -70,8 +70,12 @@ def parser() -> argparse.ArgumentParser:
 
 def credential_of(settings: GatewaySettings) -> ProgramCredential:
     """What it calls its scheduler with: a credential of its own, once its token was traded for one, else that."""
-    name = settings.gateway_id or socket.gethostname()
-    return ProgramCredential(settings.data / CREDENTIAL_FILE, name, lambda: token_of(settings))
+    return ProgramCredential(settings.data / CREDENTIAL_FILE, gateway_name(settings), lambda: token_of(settings))
+
+
+def gateway_name(settings: GatewaySettings) -> str:
+    """The gateway's name: --gateway-id, or that of its machine."""
+    return settings.gateway_id or socket.gethostname()
 
 
 def reader_of(given: argparse.Namespace) -> Callable[[], Resolved[GatewaySettings]]:

@@ -92,6 +92,7 @@ class Joining:
                 worker_start=start,
                 certificate=self.certificate,
                 local_key=self.local_key,
+                worker_version=self.version,
             )
 
         if not self.schedulers:

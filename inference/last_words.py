@@ -16,6 +16,7 @@ import grpc.aio
 from gpufleet.v1 import inference_pb2, scheduler_pb2_grpc, sessions_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.host.facts import first_installed
 from gpufleet.net.channel import Target, connect_async
 
 from .loading import model_name
@@ -42,6 +43,7 @@ async def _tell(given: argparse.Namespace, problem: GpufleetError) -> None:
         job_id=int(os.environ.get("GPUFLEET_JOB_ID", "0")),
         attempt=int(os.environ.get("GPUFLEET_ATTEMPT", "0")),
         worker_start=secrets.token_hex(16),
+        worker_version=first_installed(["gpufleet"]),
     )
     why = f"{problem.message.rstrip('.')}. {problem.next_step}".strip()
     report = sessions_pb2.WorkerReport(state=inference_pb2.WORKER_STATE_FAILED, message=why)

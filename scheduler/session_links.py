@@ -72,11 +72,18 @@ SPEAKERS_KEPT = 10_000
 
 @dataclass(slots=True, eq=False)
 class GatewayLink:
-    """One OpenSession stream. `keys` are the place keys of its people, as far as they are known here."""
+    """One OpenSession stream. `keys` are the place keys of its people, as far as they are known here.
+
+    `name` and `version` are what its hello says; both are empty for a gateway of 0.1.0, which says none.
+    """
 
     number: int
     outbox: Outbox[Response] = field(default_factory=Outbox[Response])
     keys: dict[int, str] = field(default_factory=dict)
+    address: str = ""
+    since: Instant = Instant(0)
+    name: str = ""
+    version: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,11 +118,15 @@ class SessionLinks:
         """A number that no other stream has."""
         return next(self._numbers)
 
-    def join_gateway(self) -> GatewayLink:
-        """A gateway's stream begins."""
-        link = GatewayLink(next(self._numbers))
+    def join_gateway(self, address: str = "") -> GatewayLink:
+        """A gateway's stream begins; `address` is where it calls from."""
+        link = GatewayLink(next(self._numbers), address=address, since=self._now())
         self._gateways[link.number] = link
         return link
+
+    def gateways(self) -> list[GatewayLink]:
+        """Those that are connected, in the order in which they came."""
+        return list(self._gateways.values())
 
     def leave_gateway(self, link: GatewayLink) -> None:
         """A gateway's stream is gone."""

@@ -19,9 +19,11 @@ from gpufleet.fleet.client import connected
 from gpufleet.fleet.settings import Settings
 
 from ..nodes.node_calls import all_nodes
+from .program_versions import all_models, gateway_versions, worker_versions
 from .version import own_version
 
 READ_SECONDS_MAX = 60
+PROGRAMS_SHOWN_MAX = 8
 MIGRATIONS = "scheduler/store/migrations/versions"
 WHEEL = re.compile(r"gpufleet-(\d+\.\d+\.\d+[^-]*)-.*\.whl")
 VERSION = re.compile(r"(\d+)\.(\d+)\.")
@@ -59,6 +61,8 @@ class VersionChange:
     new_settings: list[str]
     retired_settings: list[str]
     in_the_way: list[str]
+    to_upgrade: Mapping[str, str]
+    """Programs of another version, and which: scheduler, agents by their nodes, gateways, workers."""
 
 
 def check_upgrade(settings: Settings, wheel: Path | None) -> int:
@@ -68,7 +72,8 @@ def check_upgrade(settings: Settings, wheel: Path | None) -> int:
     with connected(settings) as asked:
         server = asked.call(asked.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
         agents = {node.name: node.info.agent_version for node in all_nodes(asked)}
-    found = compare(server.version, agents, installed, new)
+        others = gateway_versions(server) | worker_versions(all_models(asked))
+    found = compare(server.version, agents, installed, new, others)
     if settings.format in ("json", "jsonl"):
         print(json.dumps(asdict(found), indent=2 if settings.format == "json" else None))
     else:
@@ -76,13 +81,20 @@ def check_upgrade(settings: Settings, wheel: Path | None) -> int:
     return 1 if found.in_the_way else 0
 
 
-def compare(server: str, agents: Mapping[str, str], installed: VersionContents, new: VersionContents) -> VersionChange:
-    """What `new` changes for a fleet whose scheduler and agents have these versions.
+def compare(
+    server: str,
+    agents: Mapping[str, str],
+    installed: VersionContents,
+    new: VersionContents,
+    others: Mapping[str, str] | None = None,
+) -> VersionChange:
+    """What `new` changes for a fleet whose scheduler and agents have these versions, and `others`: gateways, workers.
 
     Migrations and settings are compared with those that are installed here; they are the fleet's where the versions
     are equal.
     """
     programs = {"the scheduler": server} | {f"node {name}": version for name, version in agents.items()}
+    programs |= others or {}
     in_the_way = [
         f"{what} has version {version}, which does not work with {new.version}: upgrade to a version between them first"
         for what, version in programs.items()
@@ -99,6 +111,7 @@ def compare(server: str, agents: Mapping[str, str], installed: VersionContents, 
         new_settings=sorted(after - before),
         retired_settings=sorted(before - after),
         in_the_way=in_the_way,
+        to_upgrade={what: version for what, version in programs.items() if version != new.version},
     )
 
 
@@ -116,6 +129,10 @@ def in_lines(found: VersionChange) -> list[str]:
     changed = ", ".join(found.migrations)
     lines.append(f"database  {f'changed when the scheduler starts: {changed}' if changed else 'as it is'}")
     lines.append(f"settings  {'; '.join(_of_settings(found)) or 'as they are'}")
+    if found.to_upgrade:
+        named = [f"{what} ({version})" for what, version in list(found.to_upgrade.items())[:PROGRAMS_SHOWN_MAX]]
+        more = len(found.to_upgrade) - len(named)
+        lines.append(f"programs  to be upgraded: {', '.join(named)}{f' and {more:,} more' if more else ''}")
     lines += [f"IN THE WAY  {sentence}" for sentence in found.in_the_way]
     if found.migrations:
         lines.append("Back up first, as there is no way back without: gpuctl scheduler backup FILE")

@@ -21,6 +21,7 @@ from gpufleet.net.listening import holder_of
 from gpufleet.text.units import format_size
 
 from .. import screen
+from ..admin.program_versions import all_models
 from ..admin.version import own_version
 from ..errors import FAILED
 from ..nodes.node_calls import all_nodes
@@ -29,6 +30,7 @@ from .agent import agent_folder, check_agent
 from .cluster import FREE_BYTES_FAILED, compare_nodes, judge_nodes, judge_refusal, judge_server
 from .each_address import check_each_address
 from .network import check_name, check_port, own_address
+from .versions import judge_programs
 from .wishes import Wishes
 
 COLUMNS: Sequence[Column[Finding]] = (
@@ -142,6 +144,7 @@ def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iter
     yield from judge_server(server, own_version(), asked_at, answered_at, token.origin if token else "nowhere")
     nodes = all_nodes(client)
     yield from judge_nodes(nodes, server.version, answered_at)
+    yield from judge_programs(server, all_models(client))
     if wishes.nodes:
         yield from compare_nodes(nodes)
     if wishes.files:

@@ -239,6 +239,7 @@ def _worker_columns(now: datetime) -> list[Column[WorkerOf]]:
         Column("TAKEN", lambda of: f"{of[1].taken_seats} of {of[1].seats}", is_right=True),
         Column("LOAD", lambda of: f"{of[1].load:.0%}", is_right=True),
         Column("HEARD", lambda of: _heard(of[1], now), is_right=True),
+        Column("VERSION", lambda of: of[1].worker_version or ABSENT),
         Column("AT", lambda of: of[1].endpoint or of[1].message, least=12),
     ]
 

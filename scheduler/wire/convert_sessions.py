@@ -369,6 +369,7 @@ def worker_proto(
         connect_key=connect_key,
         revision=0 if job is None else job.revision,
         replaces_job_id=_replaced(job, durable),
+        worker_version=worker.version,
     )
 
 

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from gpufleet.v1 import inference_pb2, sessions_pb2
+from gpufleet.v1 import inference_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
-from gpufleet.security.tickets import TurnTicket, read_ticket
+from gpufleet.security.tickets import TurnTicket, make_secret, read_ticket
 from tests.api.calls import Caller
 from tests.api.people import gateway, worker
 from tests.api.test_owners import secret_of
@@ -173,6 +173,16 @@ async def test_the_numbers_of_a_model_are_kept(fleet: Fleet, admin: Client) -> N
             Reason.INVALID_ARGUMENT,
             "hello.certificate",
         ),
+        (
+            "ConnectWorker",
+            sessions_pb2.ConnectWorkerRequest(
+                hello=sessions_pb2.WorkerHello(
+                    model="m", worker_start="w", endpoint="h:1", ticket_secret=b"s" * 32, worker_version="0.\n1"
+                )
+            ),
+            Reason.INVALID_ARGUMENT,
+            "hello.worker_version",
+        ),
     ],
 )
 async def test_bad_input_is_refused_by_name(
@@ -181,6 +191,47 @@ async def test_bad_input_is_refused_by_name(
     error = await caller.error(f"Scheduler/{name}", request_, fleet.scheduler.token("admin"))
     assert error is not None
     assert (error.reason, said in error.message) == (reason, True), error.message
+
+
+async def test_gateways_that_are_connected_are_shown_with_their_versions(fleet: Fleet, admin: Client) -> None:
+    async def names() -> list[tuple[str, str]]:
+        info = await admin.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+        assert all(each.address == "127.0.0.1" and each.HasField("connect_time") for each in info.gateways)
+        return [(each.gateway, each.gateway_version) for each in info.gateways]
+
+    async with gateway(fleet) as silent, gateway(fleet) as people:
+        await silent.join(1, "nobody", "ann")
+        await silent.notice(1)
+        hello = sessions_pb2.GatewayHello(gateway="g7", gateway_version="0.2.0")
+        await people.say(0, hello=hello)
+        await people.say(0, hello=sessions_pb2.GatewayHello(gateway="g\x1b[2J"))
+        assert "hello.gateway" in (await people.notice(0)).message
+        await people.say(0, hello=sessions_pb2.GatewayHello(gateway="g8", gateway_version="1" * 65))
+        assert "hello.gateway_version" in (await people.notice(0)).message
+        assert {("", ""), ("g7", "0.2.0")} <= set(await names())
+
+    async def has_gone() -> bool:
+        return ("g7", "0.2.0") not in await names()
+
+    await until("it has gone", has_gone)
+
+
+async def test_the_version_of_a_worker_is_shown_with_it(fleet: Fleet, admin: Client) -> None:
+    hello = sessions_pb2.WorkerHello(
+        model="versioned", endpoint="127.0.0.1:8001", worker_start="v1", ticket_secret=make_secret()
+    )
+    hello.worker_version = "0.2.0"
+    call: Any = admin.stub.ConnectWorker()
+    await call.write(sessions_pb2.ConnectWorkerRequest(hello=hello))
+    assert (await call.read()).HasField("welcome")
+
+    async def is_shown() -> bool:
+        models = (await admin.stub.ListModels(sessions_pb2.ListModelsRequest())).models
+        return [w.worker_version for model in models if model.name == "versioned" for w in model.workers] == ["0.2.0"]
+
+    await until("it is shown", is_shown)
+    call.cancel()
+    del call
 
 
 async def test_bad_input_of_one_person_ends_only_that_person(fleet: Fleet) -> None:

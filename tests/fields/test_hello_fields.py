@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
-from gateway import protocol, turn
+from gateway import lines, protocol, turn
 from gateway.person import Person
 from gpufleet.errors import GpufleetError
 from gpufleet.net.addresses import Address
 from gpufleet.security.pass_phrases import hash_pass_phrase
 from gpufleet.security.tickets import make_place_key
 from inference.joining import Joining as WorkersJoining
+from scheduler.api.fleet.scheduler_runs import connected_gateway
 from scheduler.api.roles import Caller, _caller
 from scheduler.api.sessions import sessions
 from scheduler.api.sessions.joining import Joining
@@ -105,6 +106,7 @@ def test_every_field_of_a_workers_hello_is_heard() -> None:
     values: dict[str, Any] = {"model": "other", "ticket_secret": b"t" * 32, "certificate": CERTIFICATE}
     values["local_key"] = b"k" * 32
     kept = {"model": "the state's"}
+    kept["worker_version"] = "the state's"
     told = {
         "ticket_secret": "the stream's alone: it signs tickets",
         "local_key": "the stream's alone: gateways alone are told",
@@ -125,7 +127,7 @@ def test_a_workers_hello_says_all_that_it_knows(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GPUFLEET_ATTEMPT", "2")
     joining: Any = object.__new__(WorkersJoining)
     joining.endpoint, joining.certificate, joining.secret = "h:1", "PEM", b"s" * 32
-    joining.local_key = b"k" * 32
+    joining.local_key, joining.version = b"k" * 32, "1.2.3"
     joining.schedulers = (Address("127.0.0.1"),)
     joining._given = SimpleNamespace(worker_id="w1", device="cpu")
     said: dict[str, object] = {}
@@ -141,6 +143,7 @@ def test_a_workers_hello_says_all_that_it_knows(monkeypatch: pytest.MonkeyPatch)
         "worker_start": "this one",
         "certificate": "PEM",
         "local_key": b"k" * 32,
+        "worker_version": "1.2.3",
     }
     assert set(said) == set(sessions_pb2.WorkerHello.DESCRIPTOR.fields_by_name)
 
@@ -168,7 +171,7 @@ def people_heard(request: sessions_pb2.OpenSessionRequest) -> object:
         calls.engine, calls.joining = engine, Joining(engine.view, authenticator)  # type: ignore[arg-type]
         link = GatewayLink(number=1)
         await calls._read_people(link, compared(calls, request))
-        return engine.events, link.keys, list(link.outbox._waiting)
+        return engine.events, link.keys, link.name, link.version, list(link.outbox._waiting)
 
     async def compared(calls: Any, request: Any) -> AsyncIterator[Any]:
         yield request
@@ -199,6 +202,17 @@ def test_every_field_that_a_gateway_says_of_a_person_is_heard(monkeypatch: pytes
         "step_broken.epoch": 2,
     }
     assert not unheard(people_heard, sessions_pb2.OpenSessionRequest(), values=values, needs=needs)
+
+
+def test_a_gateways_hello_says_all_that_it_knows_and_all_of_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "first_installed", lambda _: "1.2.3")
+    said = lines.Lines([], "g1")._hello.hello
+    assert {field.name: value for field, value in said.ListFields()} == {"gateway": "g1", "gateway_version": "1.2.3"}
+    assert {field.name for field, _ in said.ListFields()} == set(said.DESCRIPTOR.fields_by_name)
+    link = GatewayLink(number=1, address="10.0.0.9", since=Instant(5_000_000), name="g1", version="1.2.3")
+    shown = connected_gateway(link)
+    assert {field.name for field, _ in shown.ListFields()} == set(shown.DESCRIPTOR.fields_by_name)
+    assert (shown.gateway, shown.gateway_version, shown.address) == ("g1", "1.2.3", "10.0.0.9")
 
 
 HELLO = protocol.Hello("canvas", "a key", 1, 2, ("jpeg",))

@@ -35,6 +35,8 @@ class Pretending:
 
     async def open_session(self, requests: Any, context: Any) -> None:
         async for request in requests:
+            if request.HasField("hello"):
+                continue
             if request.WhichOneof("body") != "join":
                 self.gone.append(request.connection)
                 continue

@@ -2157,6 +2157,7 @@ class GetServerInfoResponse(_message.Message):
     SCHEDULERS_FIELD_NUMBER: _builtins.int
     FILE_STORE_FIELD_NUMBER: _builtins.int
     FILE_STORE_ERROR_FIELD_NUMBER: _builtins.int
+    GATEWAYS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of gpufleet."""
     protocol_version: _builtins.int
@@ -2221,6 +2222,10 @@ class GetServerInfoResponse(_message.Message):
     def schedulers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SchedulerRun]:
         """The schedulers of this store, the one that leads first; none where the store cannot be shared. At most 16."""
 
+    @_builtins.property
+    def gateways(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectedGateway]:
+        """The gateways that are connected, those that came first, 100 at most."""
+
     def __init__(
         self,
         *,
@@ -2249,14 +2254,51 @@ class GetServerInfoResponse(_message.Message):
         schedulers: _abc.Iterable[Global___SchedulerRun] | None = ...,
         file_store: _builtins.str = ...,
         file_store_error: _builtins.str = ...,
+        gateways: _abc.Iterable[Global___ConnectedGateway] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time", "store_gap", b"store_gap"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "file_store", b"file_store", "file_store_error", b"file_store_error", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "refused_nodes", b"refused_nodes", "role", b"role", "schedulers", b"schedulers", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "file_store", b"file_store", "file_store_error", b"file_store_error", "gateways", b"gateways", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "refused_nodes", b"refused_nodes", "role", b"role", "schedulers", b"schedulers", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_gap", b"store_gap", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class ConnectedGateway(_message.Message):
+    """ConnectedGateway is a gateway whose stream is open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    GATEWAY_VERSION_FIELD_NUMBER: _builtins.int
+    CONNECT_TIME_FIELD_NUMBER: _builtins.int
+    gateway: _builtins.str
+    """Its name, as it says it; empty for one of 0.1.0, which says none."""
+    address: _builtins.str
+    """The address that it calls from."""
+    gateway_version: _builtins.str
+    """Its version of gpufleet; empty for one that says none, as those of 0.1.0."""
+    @_builtins.property
+    def connect_time(self) -> _timestamp_pb2.Timestamp:
+        """When it connected."""
+
+    def __init__(
+        self,
+        *,
+        gateway: _builtins.str = ...,
+        address: _builtins.str = ...,
+        gateway_version: _builtins.str = ...,
+        connect_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connect_time", b"connect_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connect_time", b"connect_time", "gateway", b"gateway", "gateway_version", b"gateway_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConnectedGateway: _TypeAlias = ConnectedGateway  # noqa: Y015
 
 @_typing.final
 class SchedulerRun(_message.Message):

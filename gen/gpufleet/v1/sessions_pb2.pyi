@@ -218,6 +218,7 @@ class WorkerInfo(_message.Message):
     CONNECT_KEY_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     REPLACES_JOB_ID_FIELD_NUMBER: _builtins.int
+    WORKER_VERSION_FIELD_NUMBER: _builtins.int
     worker_start: _builtins.str
     """Id of this start of the worker; empty as long as it has not called the scheduler."""
     endpoint: _builtins.str
@@ -254,6 +255,8 @@ class WorkerInfo(_message.Message):
     """The revision of its model that it was started with; 0 for one started by hand."""
     replaces_job_id: _builtins.int
     """The job of the worker that goes when this one is ready; 0 for none."""
+    worker_version: _builtins.str
+    """Its version of gpufleet; empty for one that says none, as those of 0.1.0, and as long as it has not called."""
     @_builtins.property
     def last_contact_time(self) -> _timestamp_pb2.Timestamp:
         """When it was heard last."""
@@ -277,10 +280,11 @@ class WorkerInfo(_message.Message):
         connect_key: _builtins.bytes = ...,
         revision: _builtins.int = ...,
         replaces_job_id: _builtins.int = ...,
+        worker_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_contact_time", b"last_contact_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "connect_key", b"connect_key", "endpoint", b"endpoint", "job_id", b"job_id", "last_contact_time", b"last_contact_time", "load", b"load", "message", b"message", "name", b"name", "progress", b"progress", "replaces_job_id", b"replaces_job_id", "revision", b"revision", "seats", b"seats", "state", b"state", "taken_seats", b"taken_seats", "wait_reason", b"wait_reason", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "connect_key", b"connect_key", "endpoint", b"endpoint", "job_id", b"job_id", "last_contact_time", b"last_contact_time", "load", b"load", "message", b"message", "name", b"name", "progress", b"progress", "replaces_job_id", b"replaces_job_id", "revision", b"revision", "seats", b"seats", "state", b"state", "taken_seats", b"taken_seats", "wait_reason", b"wait_reason", "worker_start", b"worker_start", "worker_version", b"worker_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -938,6 +942,32 @@ class JoinLine(_message.Message):
 Global___JoinLine: _TypeAlias = JoinLine  # noqa: Y015
 
 @_typing.final
+class GatewayHello(_message.Message):
+    """GatewayHello says which gateway a stream is of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_FIELD_NUMBER: _builtins.int
+    GATEWAY_VERSION_FIELD_NUMBER: _builtins.int
+    gateway: _builtins.str
+    """The gateway's name: --gateway-id, or that of its machine; 100 characters at most."""
+    gateway_version: _builtins.str
+    """Its version of gpufleet, 64 characters at most."""
+    def __init__(
+        self,
+        *,
+        gateway: _builtins.str = ...,
+        gateway_version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway", "gateway_version", b"gateway_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatewayHello: _TypeAlias = GatewayHello  # noqa: Y015
+
+@_typing.final
 class OpenSessionRequest(_message.Message):
     """OpenSessionRequest is one message of a gateway about one person."""
 
@@ -950,8 +980,9 @@ class OpenSessionRequest(_message.Message):
     WORKER_UNREACHABLE_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     STEP_BROKEN_FIELD_NUMBER: _builtins.int
+    HELLO_FIELD_NUMBER: _builtins.int
     connection: _builtins.int
-    """The gateway's own number for the person's connection."""
+    """The gateway's own number for the person's connection; 0, which no person has, for the hello."""
     leave: _builtins.bool
     """Leaves for good."""
     disconnected: _builtins.bool
@@ -968,6 +999,12 @@ class OpenSessionRequest(_message.Message):
     def step_broken(self) -> Global___StepBroken:
         """The stream to the worker broke in the middle of a step."""
 
+    @_builtins.property
+    def hello(self) -> Global___GatewayHello:
+        """Who the gateway is: the first message of its stream. Gateways of 0.1.0 say none, and schedulers of 0.1.0 refuse it
+        for connection 0, which is nobody's, and go on.
+        """
+
     def __init__(
         self,
         *,
@@ -978,12 +1015,13 @@ class OpenSessionRequest(_message.Message):
         worker_unreachable: _builtins.bool = ...,
         closed: _builtins.bool = ...,
         step_broken: Global___StepBroken | None = ...,
+        hello: Global___GatewayHello | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "step_broken", b"step_broken", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "disconnected", b"disconnected", "hello", b"hello", "join", b"join", "leave", b"leave", "step_broken", b"step_broken", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "connection", b"connection", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "step_broken", b"step_broken", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "connection", b"connection", "disconnected", b"disconnected", "hello", b"hello", "join", b"join", "leave", b"leave", "step_broken", b"step_broken", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["join", "leave", "disconnected", "worker_unreachable", "closed", "step_broken"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["join", "leave", "disconnected", "worker_unreachable", "closed", "step_broken", "hello"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -2021,6 +2059,7 @@ class WorkerHello(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     LOCAL_KEY_FIELD_NUMBER: _builtins.int
+    WORKER_VERSION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model's name."""
     endpoint: _builtins.str
@@ -2042,6 +2081,8 @@ class WorkerHello(_message.Message):
     gpufleet-worker- and the key in hexadecimal digits. Whoever connects sends 32 random bytes, and the worker signs
     them. Empty where there is no such socket.
     """
+    worker_version: _builtins.str
+    """Its version of gpufleet, 64 characters at most; empty where it is not installed."""
     def __init__(
         self,
         *,
@@ -2053,10 +2094,11 @@ class WorkerHello(_message.Message):
         attempt: _builtins.int = ...,
         certificate: _builtins.str = ...,
         local_key: _builtins.bytes = ...,
+        worker_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificate", b"certificate", "endpoint", b"endpoint", "job_id", b"job_id", "local_key", b"local_key", "model", b"model", "ticket_secret", b"ticket_secret", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificate", b"certificate", "endpoint", b"endpoint", "job_id", b"job_id", "local_key", b"local_key", "model", b"model", "ticket_secret", b"ticket_secret", "worker_start", b"worker_start", "worker_version", b"worker_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

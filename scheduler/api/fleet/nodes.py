@@ -15,6 +15,7 @@ from ...engine import Engine
 from ...links import Links
 from ...policy.fit import default_min_memory_bytes, node_views
 from ...policy.gap import gap_hold
+from ...session_links import SessionLinks
 from ...state.access import Role, Token
 from ...state.events import (
     DrainRequested,
@@ -51,7 +52,7 @@ from ..paging import PageTokens, page_size
 from ..roles import caller
 from ..server_facts import ServerFacts
 from .freshness import Freshness
-from .scheduler_runs import scheduler_run
+from .scheduler_runs import connected_gateway, scheduler_run
 
 PROTOCOL_VERSION = 1
 ROLE_OF = {number: role for role, number in ROLES.items()}
@@ -59,6 +60,7 @@ TOKEN_ID_BYTES = 4
 NOTE_CHARS_MAX = 200
 NODE_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,63}")
 DIGEST = re.compile("[0-9a-f]{64}")
+GATEWAYS_SHOWN_MAX = 100
 USES_MAX = 10_000
 """Nodes, or programs, that one token may let join, where it says how many."""
 
@@ -82,6 +84,7 @@ class NodeCalls(Calls):
     facts: ServerFacts
     freshness: Freshness
     links: Links
+    session_links: SessionLinks
 
     async def ListNodes(self, request: scheduler_pb2.ListNodesRequest) -> scheduler_pb2.ListNodesResponse:
         """A page of nodes, in the order of their names."""
@@ -183,6 +186,7 @@ class NodeCalls(Calls):
             file_store_error=self.facts.file_store_error(),
             refused_nodes=[refusal_proto(each) for each in reversed(live.refused_nodes.values())],
             schedulers=[scheduler_run(each) for each in self.facts.schedulers()],
+            gateways=[connected_gateway(each) for each in self.session_links.gateways()[:GATEWAYS_SHOWN_MAX]],
         )
 
     async def UpdateServer(self, request: scheduler_pb2.UpdateServerRequest) -> scheduler_pb2.UpdateServerResponse:

@@ -11,6 +11,7 @@ from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.local_stream import KEY_BYTES as LOCAL_KEY_BYTES
+from gpufleet.net.passed_on import address_of_peer
 from gpufleet.net.tls import OWN_CERTIFICATE_CHARS_MAX, is_certificate
 from gpufleet.security.pass_phrases import CHARS_MAX
 from gpufleet.security.tickets import SECRET_BYTES, hash_place_key, make_place_key
@@ -46,6 +47,9 @@ SERVED_MAX = 1_000
 """Programs of which a gateway may tell requests at a time."""
 PLACE_KEY_BYTES_MAX = 128
 ENDPOINT_BYTES_MAX = 300
+GATEWAY_NAME_CHARS_MAX = 100
+VERSION_CHARS_MAX = 64
+"""Of what a worker or a gateway says of its version."""
 HELLO_WAIT_SECONDS = 10.0
 """How long a worker's stream may be silent before its hello."""
 LAST_WRITE_SECONDS = 1.0
@@ -203,7 +207,7 @@ class SessionCalls(ModelCalls):
 
     async def OpenSession(self, request_iterator: AsyncIterator[sessions_pb2.OpenSessionRequest], context: Any) -> None:
         """All the people of a gateway on one stream."""
-        link = self.session_links.join_gateway()
+        link = self.session_links.join_gateway(address_of_peer(context.peer()))
         reader = asyncio.create_task(self._read_people(link, request_iterator), name=f"gateway-{link.number}")
         try:
             await _serve(reader, link.outbox, context)
@@ -220,6 +224,9 @@ class SessionCalls(ModelCalls):
                 if (earlier := comparing.pop(request.connection, None)) is not None:
                     earlier.cancel()  # who has left meanwhile, or joins anew, is not joined by it
                 try:
+                    if request.WhichOneof("body") == "hello":
+                        _note_gateway(link, request.hello)
+                        continue
                     event = self._of_person(link, connection, request)
                     if isinstance(event, events.JoinRequested):
                         found = self.joining.checked(event, request.join.pass_phrase, request.join.login_token)
@@ -278,7 +285,7 @@ class SessionCalls(ModelCalls):
             case "step_broken":
                 return _step_broke(now, connection, request.step_broken)
             case _:
-                raise invalid("body", "is empty", next_step="send join, leave, closed or disconnected")
+                raise invalid("body", "is empty", next_step="send hello, join, leave, closed or disconnected")
 
     def _join_event(
         self, link: GatewayLink, connection: events.Connection, join: sessions_pb2.JoinLine
@@ -365,6 +372,7 @@ class SessionCalls(ModelCalls):
             by=caller().user,
             job=job_id,
             certificate=hello.certificate,
+            version=hello.worker_version,
         )
         taken = self.engine.report(joined)
         try:
@@ -471,6 +479,17 @@ class _WorkerReader:
         self._link.outbox.put(sessions_pb2.ConnectWorkerResponse(ends_acknowledged=acknowledged))
 
 
+def _note_gateway(link: GatewayLink, hello: sessions_pb2.GatewayHello) -> None:
+    _check_told("hello.gateway", hello.gateway, GATEWAY_NAME_CHARS_MAX)
+    _check_told("hello.gateway_version", hello.gateway_version, VERSION_CHARS_MAX)
+    link.name, link.version = hello.gateway, hello.gateway_version
+
+
+def _check_told(path: str, said: str, chars_max: int) -> None:
+    if len(said) > chars_max or not said.isprintable():
+        raise invalid(path, f"must be at most {chars_max} characters that can be printed")
+
+
 def _step_broke(now: Instant, connection: events.Connection, broken: sessions_pb2.StepBroken) -> events.StepBroke:
     if not DIGEST.fullmatch(broken.input_digest):
         raise invalid("step_broken.input_digest", "must be empty, or 16 hexadecimal digits")
@@ -526,6 +545,7 @@ def _check_hello(hello: sessions_pb2.WorkerHello, job: Job | None) -> None:
         )
     if len(hello.local_key) not in (0, LOCAL_KEY_BYTES):
         raise invalid("hello.local_key", f"must be {LOCAL_KEY_BYTES} bytes, or none")
+    _check_told("hello.worker_version", hello.worker_version, VERSION_CHARS_MAX)
     if job is not None:
         attempt = 0 if job.attempt is None else job.attempt.number
         if (hello.job_id, hello.attempt, hello.model) != (job.id, attempt, job.spec.serves):

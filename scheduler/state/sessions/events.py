@@ -168,7 +168,7 @@ class WorkerDrainRequested:
 class WorkerJoined:
     """A worker's stream begins; its first report follows. `job` is None for one that was started by hand.
 
-    `certificate` is the one that it made for itself, if it did.
+    `certificate` is the one that it made for itself, if it did; `version` that of its gpufleet, empty if it says none.
     """
 
     at: Instant
@@ -179,6 +179,7 @@ class WorkerJoined:
     by: UserName
     job: JobId | None = None
     certificate: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

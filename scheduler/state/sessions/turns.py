@@ -116,6 +116,7 @@ class WorkerLive:
     load: float = 0.0
     reports: int = 0
     certificate: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +355,7 @@ def apply_event(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
                 model=model,
                 endpoint=event.endpoint,
                 certificate=event.certificate,
+                version=event.version,
                 stream=stream,
                 job=event.job,
                 heard_at=event.at,

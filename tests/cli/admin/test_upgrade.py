@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from gpufleet.v1 import scheduler_pb2
+from gpufleet.v1 import scheduler_pb2, sessions_pb2
 
 from cli.admin.upgrade_check import VersionContents, compare, in_lines, work_together
 from tests.cli import cluster
@@ -60,6 +60,24 @@ def test_an_agent_of_too_old_a_version_is_in_the_way(gpuctl: Gpuctl, fake: FakeS
     shown = gpuctl("upgrade", "--check", "--to", str(wheel))
     assert shown.code == 1
     assert f"IN THE WAY  node {fake.nodes[0].name} has version 0.0.9" in shown.text
+
+
+def test_every_program_that_is_to_be_upgraded_is_named(gpuctl: Gpuctl, fake: FakeScheduler, wheel: Path) -> None:
+    fake.server.gateways.add(gateway="edge", gateway_version="0.2.0")
+    fake.server.gateways.add(address="10.0.0.9")
+    model = sessions_pb2.Model(name="canvas")
+    model.workers.add(worker_start="4f2a9c01d3", job_id=12)
+    model.workers.add(job_id=13)
+    fake.models = [model]
+    found = json.loads(gpuctl("upgrade", "--check", "--to", str(wheel), "-o", "json").out)
+    nodes = {f"node {node.name}": "0.1.0" for node in fake.nodes}
+    others = {"gateway at 10.0.0.9": "0.1.0", "worker 4f2a9c01 of canvas (job 12)": "0.1.0"}
+    assert found["to_upgrade"] == {"the scheduler": "0.1.0"} | nodes | others
+    shown = gpuctl("upgrade", "--check", "--to", str(wheel)).text
+    assert "programs  to be upgraded: the scheduler (0.1.0), node " in shown
+    model.workers[0].worker_version = "0.0.1"
+    shown = gpuctl("upgrade", "--check", "--to", str(wheel)).text
+    assert "IN THE WAY  worker 4f2a9c01 of canvas (job 12) has version 0.0.1" in shown
 
 
 def test_settings_that_come_and_go_are_named() -> None:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2, sessions_pb2
 
 from cli.doctor import cluster as judge
 from cli.doctor import network
 from cli.doctor.agent import check_agent, judge_agent
 from cli.doctor.cluster import compare_nodes, judge_accounts
 from cli.doctor.network import ERROR, TurnedAway, read_error
+from cli.doctor.versions import judge_programs
 from cli.render.nodes import devices_in_words, nodes_screen
 from cli.render.table import Look
 from gpufleet.errors import GpufleetError, Reason
@@ -217,6 +218,28 @@ def test_versions_clocks_store_and_disk_are_judged() -> None:
     assert found["store"].verdict is Verdict.FAILED and "disk full" in found["store"].sentence
     assert found["disk"].verdict is Verdict.FAILED and "500MB" in found["disk"].sentence
     assert judge.judge_disk(2 * GB).verdict is Verdict.WARNING
+
+
+def test_gateways_and_workers_of_another_version_are_told_in_one_line() -> None:
+    server = scheduler_pb2.GetServerInfoResponse(version="0.2.0")
+    assert list(judge_programs(server, [])) == []
+    server.gateways.add(gateway="edge", gateway_version="0.2.0")
+    model = sessions_pb2.Model(name="canvas")
+    model.workers.add(worker_start="4f2a9c01d3", job_id=12, worker_version="0.2.0")
+    model.workers.add(job_id=13)
+    (found,) = judge_programs(server, [model])
+    assert found.verdict is Verdict.OK
+    assert found.sentence == "1 gateway and 1 worker have the scheduler's version"
+    server.gateways.add(address="10.0.0.9")
+    (found,) = judge_programs(server, [model])
+    assert found.verdict is Verdict.WARNING
+    assert found.sentence == "gateway at 10.0.0.9 has version 0.1.0; the scheduler has 0.2.0"
+    assert "gateway" in found.fix and "pip install gpufleet==0.2.0" in found.fix and "drain" not in found.fix
+    for number in range(7):
+        model.workers.add(worker_start=f"{number}f2a9c01d3", worker_version="0.1.5")
+    (found,) = judge_programs(server, [model])
+    assert found.sentence.endswith("and 3 more programs differ; the scheduler has 0.2.0")
+    assert "gpuctl models drain WORKER" in found.fix
 
 
 def test_what_jobs_wait_for_since_the_store_was_put_back_is_told() -> None:

@@ -1994,6 +1994,8 @@ export interface WorkerInfo {
   readonly revision: number;
   /** The job of the worker that goes when this one is ready; 0 for none. */
   readonly replaces_job_id: Int64;
+  /** Its version of gpufleet; empty for one that says none, as those of 0.1.0, and as long as it has not called. */
+  readonly worker_version: string;
 }
 
 /**
@@ -3167,6 +3169,20 @@ export interface GetServerInfoResponse {
   readonly file_store: string;
   /** Why that place cannot be reached now; empty while it can. Jobs whose files are there wait. */
   readonly file_store_error: string;
+  /** The gateways that are connected, those that came first, 100 at most. */
+  readonly gateways: readonly ConnectedGateway[];
+}
+
+/** ConnectedGateway is a gateway whose stream is open. */
+export interface ConnectedGateway {
+  /** Its name, as it says it; empty for one of 0.1.0, which says none. */
+  readonly gateway: string;
+  /** The address that it calls from. */
+  readonly address: string;
+  /** Its version of gpufleet; empty for one that says none, as those of 0.1.0. */
+  readonly gateway_version: string;
+  /** When it connected. */
+  readonly connect_time?: Timestamp;
 }
 
 /** SchedulerRun is a scheduler that runs on a store, or ran within the last 10 min and did not stop in order. */
