@@ -293,6 +293,7 @@ def _models() -> list[sessions_pb2.Model]:
     open_to_all = sessions_pb2.SessionLimits(access=sessions_pb2.MODEL_ACCESS_OPEN)
     canvas.workers.add(
         worker_start="4f2a9c01d3",
+        worker_version="0.2.0",
         endpoint="10.0.0.7:8001",
         state=ready,
         seats=4,
