@@ -31,6 +31,8 @@ from .process_settings import process_settings_proto
 from .secret_fields import secrets_proto
 
 OUTCOMES = numbers_of(Outcome, job_pb2.JobState.Value, "JOB_STATE")
+SPECS_KEPT_MAX = 1_000
+"""Specs whose messages are kept: a page of the longest that there is."""
 CONDITIONS = numbers_of(EndWanted, job_pb2.DependencyCondition.Value, "DEPENDENCY_CONDITION")
 
 
@@ -117,6 +119,28 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
             share=share_proto(DeviceShare(resources.share_milli, resources.min_memory_bytes or 0)),
         )
     return message
+
+
+class _SpecMessages:
+    """Messages of specs without their variables, kept: lists of jobs are asked for again and again.
+
+    Found by the identity of the spec, which is kept along: to hash one takes as long as to make its message.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[JobSpec, job_pb2.JobSpec]] = {}
+
+    def of(self, spec: JobSpec) -> job_pb2.JobSpec:
+        """The message, for whoever copies it."""
+        found = self._kept.get(id(spec))
+        if found is None:
+            if len(self._kept) == SPECS_KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+            found = self._kept[id(spec)] = spec, spec_proto(spec, omit_env=True)
+        return found[1]
+
+
+_SPEC_MESSAGES = _SpecMessages()
 
 
 def share_proto(share: DeviceShare | None) -> job_pb2.DeviceShare | None:
@@ -214,7 +238,7 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
     message = job_pb2.Job(
         id=job.id,
         user=job.user,
-        spec=spec_proto(job.spec, omit_env=omit_env),
+        spec=_SPEC_MESSAGES.of(job.spec),
         state=state_of(job),
         submit_time=timestamp(job.submitted_at),
         attempts=attempts or None,
@@ -229,6 +253,8 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         warnings=[_warning_proto(each) for each in job.warnings] or None,
         gpu_choice=gpu_choice_proto(job),
     )
+    if job.spec.env and not omit_env:
+        message.spec.env.update(job.spec.env)
     message.spec.band = job_pb2.Band.ValueType(job.band)
     message.spec.is_held = isinstance(job.state, Held)
     if attempts and attempts[-1].HasField("start_time") and not isinstance(job.state, Queued | Deferred | Held):
