@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
 import os
-import secrets
 import sys
 import webbrowser
-from base64 import urlsafe_b64encode
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -21,10 +18,11 @@ from gpufleet.config.paths import config_dir, contexts_file
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.fleet.client import Client, connected
 from gpufleet.fleet.settings import Settings
+from gpufleet.security.code_login import begin_login, checked_code
 from gpufleet.security.tokens import TOKEN_VARIABLE, FoundToken, write_token_file
 
 from .. import screen
-from .loopback import ADDRESS_CHARS_MAX, Loopback, answer_in, can_listen, checked_code
+from .loopback import ADDRESS_CHARS_MAX, Loopback, answer_in, can_listen
 
 WAIT_S_MAX = 300.0
 """How long a browser may take to come back."""
@@ -104,17 +102,16 @@ def _account() -> str:
 
 
 def _provider_login(client: Client, name: str, *, opens_browser: bool) -> scheduler_pb2.LoginRequest:
-    state, nonce, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48)
-    challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+    login = begin_login()
 
     def begun(redirect_uri: str) -> str:
         request = scheduler_pb2.BeginLoginRequest(
-            redirect_uri=redirect_uri, state=state, nonce=nonce, code_challenge=challenge
+            redirect_uri=redirect_uri, state=login.state, nonce=login.nonce, code_challenge=login.challenge
         )
         return client.call(client.scheduler.BeginLogin, request).authorization_url
 
     if opens_browser and can_listen():
-        with closing(Loopback(state)) as loopback:
+        with closing(Loopback(login.state)) as loopback:
             redirect_uri = loopback.redirect_uri
             url = begun(redirect_uri)
             screen.say(f"Log in with {name} in your browser. If none opens, open this address:\n{url}")
@@ -124,8 +121,8 @@ def _provider_login(client: Client, name: str, *, opens_browser: bool) -> schedu
         redirect_uri = NO_PORT
         screen.say(f"Open this address in a browser and log in with {name}:\n{begun(redirect_uri)}")
         screen.say("The browser ends at a page that cannot be shown. Paste its address here:")
-        code = _pasted_code(state)
-    way = scheduler_pb2.CodeLogin(code=code, redirect_uri=redirect_uri, code_verifier=verifier, nonce=nonce)
+        code = _pasted_code(login.state)
+    way = scheduler_pb2.CodeLogin(code=code, redirect_uri=redirect_uri, code_verifier=login.verifier, nonce=login.nonce)
     return scheduler_pb2.LoginRequest(code=way)
 
 

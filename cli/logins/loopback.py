@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.security.code_login import checked_code
 
 PATH = "/callback"
 REQUESTS_MAX = 100
@@ -98,14 +99,6 @@ def answer_in(address: str, state: str) -> tuple[str, str] | None:
         return None
     code, error = said.get("code", [""])[0], said.get("error", [""])[0]
     return (code, error) if code or error else None
-
-
-def checked_code(code: str, error: str) -> str:
-    """The code. Raises LOGIN_FAILED."""
-    if error or not code:
-        shown = "".join(each if each.isprintable() else "?" for each in error)[:80]
-        raise GpufleetError(Reason.LOGIN_FAILED, f"the provider did not log you in: {shown}")
-    return code
 
 
 def can_listen() -> bool:

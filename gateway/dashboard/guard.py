@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,6 +17,9 @@ from starlette.responses import JSONResponse, Response
 from gpufleet.errors import Code, GpufleetError, Reason, as_object, invalid
 from gpufleet.net.json_messages import json_object
 from gpufleet.security.tokens import TOKEN_CHARACTERS, TOKEN_PREFIX
+from gpufleet.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -172,3 +176,18 @@ def refusal(error: GpufleetError, more_headers: Mapping[str, str] = NO_HEADERS) 
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     return JSONResponse(error_object(error), status_code=status, headers=headers)
+
+
+def answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """The handler, for requests of this gateway's own pages and of programs alone, with its errors told."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            check_origin(request)
+            return await handler(request)
+        except GpufleetError as error:
+            if error.code is Code.INTERNAL:
+                log.error("a call of the dashboard failed", extra=fields(why=error.message))
+            return refusal(error)
+
+    return answer

@@ -12,15 +12,14 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from gpufleet.v1 import scheduler_pb2
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gpufleet.errors import Code, GpufleetError, Reason, invalid
+from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.channel import Target
 from gpufleet.net.json_messages import json_object
 from gpufleet.security.tokens import is_token
-from gpufleet.telemetry.logs import fields
 
 from .bounds import Guesses, Rates, Streams
 from .calls import CALLS, STREAMS, Scheduler, Who, json_text, request_of, who_is
@@ -28,6 +27,7 @@ from .guard import (
     AT_ONCE_BYTES_MAX,
     NOT_KEPT,
     address_of,
+    answered,
     as_json,
     bearer_in,
     check_origin,
@@ -35,9 +35,9 @@ from .guard import (
     length_of,
     not_a_token,
     on_a_thread_if_long,
-    refusal,
 )
-from .login import LOGIN_SECONDS, Seals, name_over, person_of
+from .login import Seals, person_of
+from .logins import Logins, who_answer
 from .streamed import Streamed
 from .streams import POLICY, Events, Page
 
@@ -61,12 +61,12 @@ class Dashboard:
         self._rates = Rates()
         self._streams = Streams()
         self._guesses = Guesses()
+        self._logins = Logins(self, self._seals, gateway_token)
 
     def routes(self) -> list[BaseRoute]:
         """What it answers."""
         return [
-            Route("/api/v1/login", answered(self._login), methods=["POST"]),
-            Route("/api/v1/logout", answered(self._logout), methods=["POST"]),
+            *self._logins.routes(),
             Route("/api/v1/me", answered(self._me)),
             Route("/api/v1/rpc/{method}", answered(self._rpc), methods=["POST"]),
             Route("/api/v1/stream/{method}", answered(self._stream)),
@@ -97,32 +97,11 @@ class Dashboard:
         """End the streams: their pages come back to whoever answers then."""
         self._leaving.set()
 
-    async def _login(self, request: Request) -> Response:
-        said = await json_body(request)
-        token = said.get("token")
-        token = token.strip() if isinstance(token, str) else ""
-        if not token:
-            raise invalid("token", "is empty", reason=Reason.TOKEN_MISSING)
-        if not is_token(token):
-            raise not_a_token()
-        who = await self._checked(request, lambda: who_is(self._scheduler, token), is_login=True)
-        log.info("logged in to the dashboard", extra=fields(user=who.user, role=who.role, address=address_of(request)))
-        return self._with_cookie(request, _told(who), token)
-
-    async def _logout(self, request: Request) -> Response:
-        response = JSONResponse({}, headers=NOT_KEPT)
-        is_secure = request.url.scheme == "https"
-        response.delete_cookie(
-            name_over(request, self._seals.cookie), httponly=True, samesite="strict", secure=is_secure
-        )
-        return response
-
     async def _me(self, request: Request) -> Response:
         token = self.token_in(request)
-        response = _told(await self._checked(request, lambda: who_is(self._scheduler, token)))
-        sealed = self._sealed(request)
-        if bearer_in(request) is None and sealed and self._seals.is_old(sealed, time.time()):
-            return self._with_cookie(request, response, token)
+        response = who_answer(await self._checked(request, lambda: who_is(self._scheduler, token)))
+        if bearer_in(request) is None:
+            self._logins.renew(request, response)
         return response
 
     async def _rpc(self, request: Request) -> Response:
@@ -206,7 +185,7 @@ class Dashboard:
         """
         token = bearer_in(request)
         if token is None and by_cookie:
-            token = self._seals.token_in(self._sealed(request))
+            token = self._seals.token_in(self._seals.sealed_in(request))
         if token is None:
             message = "nobody is logged in" if by_cookie else "this call wants the token itself"
             raise GpufleetError(Reason.TOKEN_MISSING, message, next_step=BRING_STEP if by_cookie else BRING_ITSELF_STEP)
@@ -244,8 +223,13 @@ class Dashboard:
                     self._guesses.answered(address)
             raise
 
-    def _sealed(self, request: HTTPConnection) -> str | None:
-        return request.cookies.get(name_over(request, self._seals.cookie))
+    async def who_logs_in(self, request: HTTPConnection, token: str) -> Who:
+        """Whose a token is that somebody types; wrong ones are answered as slowly. Raises as `who_is` does."""
+        return await self._checked(request, lambda: who_is(self._scheduler, token), is_login=True)
+
+    def take_of_stranger(self, request: HTTPConnection) -> None:
+        """One more question by somebody at this address who is not logged in. Raises QUOTA_EXCEEDED."""
+        self._rates.take(f"stranger at {address_of(request)}", time.monotonic())
 
     def login_of(self, request: HTTPConnection) -> str:
         """The token in the cookie of who is logged in; empty for nobody, and for what a page from elsewhere sends."""
@@ -255,7 +239,7 @@ class Dashboard:
             check_origin(request)
         except GpufleetError:
             return ""
-        return self._seals.token_in(self._sealed(request)) or ""
+        return self._seals.token_in(self._seals.sealed_in(request)) or ""
 
     async def token_of(self, request: HTTPConnection) -> str:
         """The token of who asks, which the scheduler knows. Raises what `me` is refused with."""
@@ -266,34 +250,3 @@ class Dashboard:
     async def who_asks(self, request: HTTPConnection, token: str, *, allows_job: bool = False) -> Who:
         """Whose token this is; wrong ones of an address are answered ever more slowly. Raises as `who_is` does."""
         return await self._checked(request, lambda: who_is(self._scheduler, token, allows_job=allows_job))
-
-    def _with_cookie(self, request: Request, response: Response, token: str) -> Response:
-        response.set_cookie(
-            name_over(request, self._seals.cookie),
-            self._seals.seal(token),
-            max_age=LOGIN_SECONDS,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
-        return response
-
-
-def _told(who: Who) -> JSONResponse:
-    told = {"user": who.user, "role": who.role, "version": who.version, "bands": who.bands}
-    return JSONResponse(told, headers=NOT_KEPT)
-
-
-def answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """The handler, for requests of this gateway's own pages and of programs alone, with its errors told."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            check_origin(request)
-            return await handler(request)
-        except GpufleetError as error:
-            if error.code is Code.INTERNAL:
-                log.error("a call of the dashboard failed", extra=fields(why=error.message))
-            return refusal(error)
-
-    return answer

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from gpufleet.errors import Code, GpufleetError, Reason
 
-from ..dashboard.guard import NOT_KEPT, json_body
-from ..dashboard.serving import Dashboard, answered
+from ..dashboard.guard import NOT_KEPT, answered, json_body
+from ..dashboard.serving import Dashboard
 from .core.hosts import NAME, ProgramHost, is_home, program_at
 from .exchange import AsgiClient, Client
 from .handover import ENTER, OWN_PATHS, Handover, is_navigation

@@ -73,7 +73,31 @@ export function login(token: string): Promise<Me> {
   return asked<Me>("api/v1/login", posted({ token }), false);
 }
 
-export function logout(): Promise<unknown> {
+/** Log in with a password of the scheduler's users. Throws CallError. */
+export function loginByPassword(user: string, password: string): Promise<Me> {
+  return asked<Me>("api/v1/login", posted({ user, password }), false);
+}
+
+/** How one may log in beside with a token, and why the login with the provider that has just ended was none. */
+export interface Ways {
+  readonly has_passwords: boolean;
+  /** What people call the provider; empty where there is none. */
+  readonly provider: string;
+  readonly problem: Pick<Problem, "reason" | "message" | "next_step"> | null;
+}
+
+/** Ask for them. Throws CallError. */
+export function waysToLogIn(): Promise<Ways> {
+  return asked<Ways>("api/v1/login", {}, false);
+}
+
+/** The address of the provider's page, from which one comes back to this view. Throws CallError. */
+export function beginLogin(view: string): Promise<{ readonly address: string }> {
+  return asked<{ readonly address: string }>("api/v1/login/provider", posted({ view }), false);
+}
+
+/** Log out. `is_ended` is false where the scheduler could not be told, and the login ends there by its time. Throws CallError. */
+export function logout(): Promise<{ readonly is_ended: boolean }> {
   return post("api/v1/logout", {});
 }
 

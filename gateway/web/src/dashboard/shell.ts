@@ -25,9 +25,16 @@ const QUIET_MS = 1_500;
 const RETRY_MS = 2_000;
 
 const SESSION_ENDED: Readonly<Record<string, string>> = {
-  TOKEN_REVOKED: "Your token was revoked or has expired. Log in with another one.",
-  TOKEN_INVALID: "The scheduler does not know your token any more. Log in with another one.",
+  TOKEN_REVOKED: "Your token was revoked or has expired. Log in again.",
+  TOKEN_INVALID: "The scheduler does not know your token any more. Log in again.",
   TOKEN_MISSING: "You are logged out. Log in to go on where you were.",
+};
+
+const LEFT_ALONE: Problem = {
+  reason: "",
+  message: "You are logged out here. The scheduler was not heard: there your login ends by its time.",
+  next_step: "",
+  field: "",
 };
 
 export class Shell {
@@ -107,8 +114,9 @@ export class Shell {
   }
 
   private async leave(): Promise<void> {
+    let isEnded: boolean;
     try {
-      await logout();
+      isEnded = (await logout()).is_ended;
     } catch {
       // Without an answer the cookie is still there: who wants to be sure tries again.
       return;
@@ -118,7 +126,7 @@ export class Shell {
     this.place.replaceChildren();
     this.shown = "";
     session.ended({ reason: "", message: "", next_step: "", field: "" });
-    this.ask(null);
+    this.ask(isEnded ? null : LEFT_ALONE);
   }
 
   /** Show the view that the address names. */
