@@ -69,7 +69,7 @@ class Ways:
         known = self.users.now().get(user)
         if not await self._is_right(password, known) or known is None:
             log.warning("a login failed", extra=fields(user=name, address=address, why="wrong user or password"))
-            raise refused_login(WRONG)
+            raise refused_login(WRONG, "Try again, or ask an admin who writes the file of users.")
         self._tries.right(name, address)
         return ProvenPerson(UserName(known.name), Role(known.role), _login_of(known))
 
