@@ -76,7 +76,7 @@ class SubmitCalls(JobsFound):
         jobs = wanted_jobs(request, self.known_specs)
         self._check_secrets([job.spec for job in jobs], request)
         specs, notes = await self._with_files([job.spec for job in jobs], request)
-        jobs = [replace(job, spec=spec) for job, spec in zip(jobs, specs, strict=True)]
+        jobs = [job if job.spec is spec else replace(job, spec=spec) for job, spec in zip(jobs, specs, strict=True)]
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
         submitted = JobsSubmitted(
