@@ -58,18 +58,19 @@ class Track:
         self._row_at = 0
         """Where in `entries` the present row begins."""
 
-    def add(self, point: Point, weight: float) -> Iterator[Point]:
-        """Count a point; yields those of this level that are complete with it."""
-        step = self._level.step_seconds
-        if self._open is not None and point.end > self._open.end:
-            yield self._close()
+    def add(self, point: Point, weight: float) -> Sequence[Point]:
+        """Count a point; answers those of this level that are complete with it, mostly none."""
+        step, sums = self._level.step_seconds, self._open
+        complete: Sequence[Point] = ()
+        if sums is not None and point.end > sums.end:
+            complete, sums = (self._close(),), None
         if point.end - point.begin >= 2 * step:
-            yield self._keep(point)  # it says the same of several steps
-            return
-        if self._open is None:
+            return (*complete, self._keep(point))  # it says the same of several steps
+        if sums is None:
             begin = (point.end - 1) // step * step
-            self._open = Sums(len(self._kind.counters), begin, begin + step)
-        self._open.add(point.readings, weight)
+            sums = self._open = Sums(len(self._kind.counters), begin, begin + step)
+        sums.add(point.readings, weight)
+        return complete
 
     def _close(self) -> Point:
         assert self._open is not None
@@ -127,12 +128,12 @@ class Course:
         end = max(end, self._newest)
         point = Point(min(begin, end - 1), end, tuple(readings))
         self._note_second(point, last)
-        is_row_due = False
-        for ten in self.tens.add(point, point.end - point.begin):
-            for _ in self.fives.add(ten, ten.end - ten.begin):
-                is_row_due = True
+        tens = self.tens.add(point, point.end - point.begin)
+        if not tens:
+            return
+        fives = [five for ten in tens for five in self.fives.add(ten, ten.end - ten.begin)]
         yield from self.tens.rows()
-        if is_row_due:
+        if fives:
             yield from self.fives.rows()
 
     def _note_second(self, point: Point, last: Sequence[float] | None) -> None:
@@ -155,8 +156,7 @@ class Course:
     def last_rows(self) -> Iterator[StoredRow]:
         """All that is not stored, when there will be no more."""
         for ten in self._last_tens():
-            for _ in self.fives.add(ten, ten.end - ten.begin):
-                pass
+            self.fives.add(ten, ten.end - ten.begin)
         yield from self.tens.rows(is_last=True)
         yield from self.fives.rows(is_last=True)
 

@@ -56,8 +56,12 @@ class Kind:
 
     def pack(self, point: Point) -> bytes:
         """A point as an entry; values beyond what fits are cut to it."""
-        numbers = [point.end, point.end - point.begin]
-        for (scale, largest), (low, high, mean) in zip(self._limits, point.readings, strict=True):
+        means = [mean for _, _, mean in point.readings]
+        return self._packed(point.end, point.end - point.begin, point.readings, means)
+
+    def _packed(self, end: int, length: int, readings: Sequence[Reading], means: Sequence[float]) -> bytes:
+        numbers = [end, length]
+        for (scale, largest), (low, high, _), mean in zip(self._limits, readings, means, strict=True):
             if low >= 0:
                 numbers += (int(low * scale + 0.5), int(high * scale + 0.5), int(mean * scale + 0.5))
             else:
@@ -69,8 +73,7 @@ class Kind:
 
     def pack_pair(self, point: Point, last: Sequence[float]) -> bytes:
         """Two readings, a second each, as one entry: `last` is the second one, and the other is what it is not."""
-        told = [(low, high, last[at]) for at, (low, high, _) in enumerate(point.readings)]
-        return self.pack(Point(point.end - 2 - PAIR, point.end, tuple(told)))
+        return self._packed(point.end, 2 + PAIR, point.readings, last)
 
     def _cut(self, numbers: list[int]) -> Iterator[int]:
         """The same with each number in what fits; the largest one says that nothing was read."""
@@ -142,18 +145,19 @@ class Sums:
 
     def add(self, readings: Iterable[Reading], weight: float) -> None:
         """Count readings that lasted so many seconds in this span."""
+        lows, highs, means, weights = self._low, self._high, self._mean, self._weight
         for at, (low, high, mean) in enumerate(readings):
             if low < 0:
                 continue
-            if self._weight[at]:
-                if low < self._low[at]:
-                    self._low[at] = low
-                if high > self._high[at]:
-                    self._high[at] = high
+            if weights[at]:
+                if low < lows[at]:
+                    lows[at] = low
+                if high > highs[at]:
+                    highs[at] = high
             else:
-                self._low[at], self._high[at] = low, high
-            self._mean[at] += mean * weight
-            self._weight[at] += weight
+                lows[at], highs[at] = low, high
+            means[at] += mean * weight
+            weights[at] += weight
 
     @property
     def is_empty(self) -> bool:

@@ -127,38 +127,36 @@ def host_sample(beat: node_agent_pb2.Beat) -> HostSample:
 
 def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
     """A sample on the scheduler's clock; an absent counter is None."""
-
-    def counter(name: str) -> int | None:
-        return getattr(sample, name) if sample.HasField(name) else None  # type: ignore[arg-type]
-
-    summary = sample.summary if sample.HasField("summary") else None
+    has = sample.HasField
+    summary = sample.summary if has("summary") else None
     reasons = sample.throttle_reasons if summary is None else summary.throttle_reasons
     return DeviceSample(
         uuid=DeviceUuid(sample.uuid),
         # A clock that went back on the node must not make a sample that is never old.
         taken_at=Instant(now - max(0, span_of(sample.age))),
-        utilization_percent=counter("utilization_percent"),
-        memory_used_bytes=counter("memory_used_bytes"),
-        memory_free_bytes=counter("memory_free_bytes"),
-        temperature_c=counter("temperature_c"),
-        power_mw=counter("power_mw"),
-        power_limit_mw=counter("power_limit_mw"),
-        processes=tuple(
-            DeviceProcess(
-                pid=process.pid,
-                memory_bytes=process.memory_bytes if process.HasField("memory_bytes") else None,
-                is_foreign=process.is_foreign,
-                job=JobId(process.job_id) if process.job_id > 0 else None,
-            )
-            for process in sample.processes
-        ),
+        utilization_percent=sample.utilization_percent if has("utilization_percent") else None,
+        memory_used_bytes=sample.memory_used_bytes if has("memory_used_bytes") else None,
+        memory_free_bytes=sample.memory_free_bytes if has("memory_free_bytes") else None,
+        temperature_c=sample.temperature_c if has("temperature_c") else None,
+        power_mw=sample.power_mw if has("power_mw") else None,
+        power_limit_mw=sample.power_limit_mw if has("power_limit_mw") else None,
+        processes=tuple([_device_process(each) for each in sample.processes]),
         processes_are_known=sample.processes_are_known,
         is_healthy=sample.is_healthy,
         unhealthy_reason=sample.unhealthy_reason,
         utilization_percent_max=summary.utilization_percent.max if summary is not None else None,
         summed_span=span_of(summary.span) if summary is not None else Span(0),
-        slowed_by=tuple(each for each in reasons if each in SLOWED_BY),
+        slowed_by=tuple([each for each in reasons if each in SLOWED_BY]),
         told=sample.SerializeToString(),
+    )
+
+
+def _device_process(process: node_pb2.DeviceProcess) -> DeviceProcess:
+    return DeviceProcess(
+        pid=process.pid,
+        memory_bytes=process.memory_bytes if process.HasField("memory_bytes") else None,
+        is_foreign=process.is_foreign,
+        job=JobId(process.job_id) if process.job_id > 0 else None,
     )
 
 
