@@ -102,7 +102,9 @@ async def test_paths_and_methods_that_there_are_not_are_refused_with_what_there_
         "/jobs/1/output": "GET",
         "/jobs/cancel": "POST",
         "/openapi.json": "GET, HEAD",
-        "/login": "POST",
+        "/login": "GET, HEAD, POST",
+        "/login/provider": "POST",
+        "/login/callback": "GET, HEAD",
         "/rpc/Queue": "POST",
         "/programs/x/enter": "POST",
     }
