@@ -242,7 +242,9 @@ class Program:
         box.check(self._engine.view.durable.secrets.values())
         self._ways = Ways(settings.now.login, settings.now.oidc, lambda: wall_time() / 1e6, time.monotonic)
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
-        self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator, self._audit)
+        self._metrics = MetricsOutlet(
+            settings.now, self._engine, metrics, authenticator, self._audit, facts.file_store_error
+        )
         self._server = Server(
             SchedulerService(
                 self._engine,

@@ -12,6 +12,7 @@ STATES = {
     files_pb2.RESULTS_STATE_INCOMPLETE: "stored in part",
     files_pb2.RESULTS_STATE_LOST: "lost",
     files_pb2.RESULTS_STATE_DROPPED: "dropped",
+    files_pb2.RESULTS_STATE_UNKNOWN: "cannot be told now",
 }
 
 

@@ -42,6 +42,11 @@ class Place:
         """Whether others store there, too, or it is far away."""
         return self._backend.is_remote
 
+    @property
+    def away(self) -> str:
+        """Why the last call of a place that is far away failed, until a call finds it again; else empty."""
+        return self.trouble if self.is_remote else ""
+
     def shut(self, why: str) -> None:
         """Let nothing through, for this reason; with none, all of it."""
         self._not_admitted = self.trouble = why

@@ -66,6 +66,11 @@ class Results:
         """What a rank left; None where it has brought nothing yet, or it was dropped."""
         return self._read(_name(key))
 
+    def known(self, key: RankKey) -> Stored | None:
+        """What was read of a rank before, or nothing; a place that is far away is not asked."""
+        with self._lock:
+            return self._known.get(_name(key))
+
     def all(self) -> Iterator[Stored]:
         """What every rank left."""
         for note in self._place.notes():

@@ -1,6 +1,7 @@
 """Where the scheduler's metrics leave: by OTLP from the SDK's thread, and on /metrics for who has a reader's token."""
 
 import asyncio
+from collections.abc import Callable
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.telemetry.metrics import Metrics, on_loop
@@ -26,12 +27,14 @@ class MetricsOutlet:
         metrics: Metrics,
         authenticator: Authenticator,
         audit: AuditLog,
+        file_store_error: Callable[[], str],
     ) -> None:
         self._authenticator = authenticator
         self._page = Page(engine, metrics)
         self._door: MetricsDoor | None = None
         if metrics.is_on:
-            metrics.observe(INSTRUMENTS, on_loop(asyncio.get_running_loop(), lambda: read_fleet(engine, audit)))
+            loop = asyncio.get_running_loop()
+            metrics.observe(INSTRUMENTS, on_loop(loop, lambda: read_fleet(engine, audit, file_store_error)))
         if settings.metrics.port is not None:
             self._door = MetricsDoor(
                 settings.metrics,

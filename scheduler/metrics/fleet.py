@@ -6,7 +6,7 @@ that no request waits for them. Between two steps the state may go on: sums may 
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Reading, Readings
@@ -36,6 +36,7 @@ INSTRUMENTS = (
     _sum(name="gpufleet.seats", unit="{seat}", doc="Seats of the workers of each model."),
     _sum(name="gpufleet.events.waiting", unit="{event}", doc="Events that wait to be decided."),
     Instrument(name="gpufleet.store.failing", unit="", doc="1 while the store takes no commits."),
+    Instrument(name="gpufleet.file_store.failing", unit="", doc="1 while the place of stored files is away."),
     Instrument(name="gpufleet.term", unit="", doc="The term: one more with each start."),
     _sum(name="gpufleet.audit.waiting", unit="{call}", doc="Calls that wait to be written into the audit."),
     Instrument(
@@ -60,13 +61,14 @@ class _Steps:
             await asyncio.sleep(0)
 
 
-async def read_fleet(engine: Engine, audit: AuditLog) -> Readings:
-    """Everything in INSTRUMENTS, as it is committed now."""
+async def read_fleet(engine: Engine, audit: AuditLog, file_store_error: Callable[[], str]) -> Readings:
+    """Everything in INSTRUMENTS, as it is committed now; `file_store_error`: why stored files cannot be reached."""
     steps = _Steps()
     readings: dict[str, Iterable[Reading]] = {
         "gpufleet.jobs": await _jobs(engine, steps),
         "gpufleet.events.waiting": [(engine.waiting_events, {})],
         "gpufleet.store.failing": [(float(bool(engine.store_error)), {})],
+        "gpufleet.file_store.failing": [(float(bool(file_store_error())), {})],
         "gpufleet.term": [(engine.store.term, {})],
         "gpufleet.audit.waiting": [(audit.waiting, {})],
         "gpufleet.audit.lost": [(audit.lost, {})],

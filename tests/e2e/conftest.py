@@ -12,6 +12,7 @@ import pytest
 from tests.e2e import fleet as fleet_module
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
+from tests.outputs.object_server import ObjectServer
 from tests.store.postgres_server import PostgresServer, shared_server
 
 
@@ -39,6 +40,16 @@ def postgres(long_lived: Callable[[str], AbstractContextManager[None]]) -> Itera
     """A PostgreSQL server that this session shares."""
     with shared_server(long_lived) as server:
         yield server
+
+
+@pytest.fixture
+def objects() -> Iterator[ObjectServer]:
+    """An S3-compatible store of the test's own, without buckets."""
+    server = ObjectServer()
+    server.start()
+    yield server
+    server.stop()
+    server.drop_buckets()
 
 
 @pytest.fixture

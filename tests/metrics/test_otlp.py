@@ -32,6 +32,7 @@ OF_SCHEDULER = {
     "gpufleet.workers",
     "gpufleet.seats",
     "gpufleet.store.failing",
+    "gpufleet.file_store.failing",
 }
 OF_AGENT = {
     "hw.gpu.utilization",

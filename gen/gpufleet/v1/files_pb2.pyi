@@ -39,6 +39,8 @@ class _ResultsStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ResultsS
     """Nothing came: its node is lost, or has nothing of it any more. A node that comes back brings what it still has."""
     RESULTS_STATE_DROPPED: _ResultsState.ValueType  # 5
     """It was stored, and dropped since: it was older than [files] keep_results."""
+    RESULTS_STATE_UNKNOWN: _ResultsState.ValueType  # 6
+    """It cannot be told now: the place of stored files is away. Nothing of it is lost by that."""
 
 class ResultsState(_ResultsState, metaclass=_ResultsStateEnumTypeWrapper):
     """ResultsState is what became of what an attempt, or a rank of it, was to leave (JobSpec.results)."""
@@ -55,6 +57,8 @@ RESULTS_STATE_LOST: ResultsState.ValueType  # 4
 """Nothing came: its node is lost, or has nothing of it any more. A node that comes back brings what it still has."""
 RESULTS_STATE_DROPPED: ResultsState.ValueType  # 5
 """It was stored, and dropped since: it was older than [files] keep_results."""
+RESULTS_STATE_UNKNOWN: ResultsState.ValueType  # 6
+"""It cannot be told now: the place of stored files is away. Nothing of it is lost by that."""
 Global___ResultsState: _TypeAlias = ResultsState  # noqa: Y015
 
 @_typing.final
@@ -548,7 +552,7 @@ class JobResults(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     state: Global___ResultsState.ValueType
-    """The state that is furthest from well: of ranks that are coming it is COMING, else LOST, DROPPED, INCOMPLETE, STORED.
+    """The state that is furthest from well: UNKNOWN, of ranks that are coming COMING, else LOST, DROPPED, INCOMPLETE, STORED.
     Of an array COMING as long as that of one of its items is, and else unspecified.
     """
     message: _builtins.str

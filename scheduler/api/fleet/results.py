@@ -40,19 +40,19 @@ async def store_results(
     job = await _job_of(engine, first, key)
     folder, problems = _checked(first)
     sizes = {each.digest: each.size_bytes for each in folder.chunks}
-    known = await blobs.on_thread(blobs.results.of, key)
-    if known is not None:
-        await _tell(engine, blobs, key, known)
-        yield pb.StoreResultsResponse(is_stored=True)
-        return
-    if folder.content_bytes > (most := blobs.folder_bytes_max):
-        why = f"what the job left has {folder.content_bytes:,} bytes; at most {most:,} are stored"
-        raise GpufleetError(Reason.FILE_TOO_LARGE, why, next_step="name less of it with --download")
-    await blobs.on_thread(blobs.keep, [(job.user, each) for each in sizes])
-    missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
-    stored = [blobs.stored_bytes(job.user, each) for each in missing]
-    yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
     with _noted(blobs, key):
+        known = await blobs.on_thread(blobs.results.of, key)
+        if known is not None:
+            await _tell(engine, blobs, key, known)
+            yield pb.StoreResultsResponse(is_stored=True)
+            return
+        if folder.content_bytes > (most := blobs.folder_bytes_max):
+            why = f"what the job left has {folder.content_bytes:,} bytes; at most {most:,} are stored"
+            raise GpufleetError(Reason.FILE_TOO_LARGE, why, next_step="name less of it with --download")
+        await blobs.on_thread(blobs.keep, [(job.user, each) for each in sizes])
+        missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
+        stored = [blobs.stored_bytes(job.user, each) for each in missing]
+        yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
         async with Receiving(blobs, job.user) as files:
             for digest, size in zip(missing, stored, strict=True):
                 if size == sizes[digest]:  # a cut left it so: it came whole, and has not its name yet

@@ -1,13 +1,15 @@
 """What became of what a job was to leave: of each rank of the newest attempt of which anything is known."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpufleet.v1 import files_pb2
 
+from gpufleet.errors import GpufleetError, Reason
+
 from ...blobs.results import Stored, missing_words
 from ...blobs.store import BlobStore
 from ...engine import Engine
-from ...state.attempts import EndedAttempt
 from ...state.durable import Durable
 from ...state.ids import NodeName, RankKey
 from ...state.jobs import Job
@@ -36,10 +38,12 @@ class RankLeft:
     message: str = ""
 
 
-async def left_by_ranks(engine: Engine, blobs: BlobStore, job: Job) -> list[RankLeft]:
+async def left_by_ranks(engine: Engine, blobs: BlobStore, job: Job, *, asks_again: bool = True) -> list[RankLeft]:
     """By rank, of the newest attempt of which anything is stored or still to come; else of the newest that ran.
 
-    Empty where nothing was to be left, or no attempt that ran has ended.
+    Empty where nothing was to be left, or no attempt that ran has ended. A place of files that is away hides nothing
+    that is still to come; for the rest it is an error, STORE_UNAVAILABLE. One that was away just now is asked once more
+    only if `asks_again`.
     """
     newest: list[RankLeft] = []
     if not job.spec.results:
@@ -48,7 +52,10 @@ async def left_by_ranks(engine: Engine, blobs: BlobStore, job: Job) -> list[Rank
     for attempt in reversed(job.past):
         if not any(rank.started_at is not None for rank in attempt.ranks):
             continue
-        stored = await blobs.on_thread(_stored, blobs, job, attempt)
+        due = engine.view.durable.results_due.get((job.id, attempt.number))
+        keys = attempt.keys(job.id)
+        awaited = frozenset(key for key in keys if due is not None and due.awaits(key))
+        stored = await blobs.on_thread(_stored, blobs, keys, awaited, asks_again)
         if settled is None and not all(stored.values()):
             settled = await _settled(engine, job)
         found = [_left(engine.view.durable, blobs, key, each, settled or {}) for key, each in stored.items()]
@@ -66,15 +73,39 @@ async def add_results(message: files_pb2.JobResults, engine: Engine, blobs: Blob
         if job.spec.results and any(job.id < item <= last for item, _ in due):
             message.state = files_pb2.RESULTS_STATE_COMING
         return
-    ranks = await left_by_ranks(engine, blobs, job)
+    try:
+        ranks = await left_by_ranks(engine, blobs, job, asks_again=False)
+    except GpufleetError as problem:
+        if problem.reason is not Reason.STORE_UNAVAILABLE:
+            raise
+        message.state = files_pb2.RESULTS_STATE_UNKNOWN
+        message.message = problem.message if sight.reads(job.user) else ""
+        return
     worst = min(ranks, key=lambda each: WORST_FIRST.index(each.state), default=None)
     if worst is not None:
         message.state = worst.state
         message.message = worst.message if sight.reads(job.user) else ""
 
 
-def _stored(blobs: BlobStore, job: Job, attempt: EndedAttempt) -> dict[RankKey, Stored | None]:
-    return {key: blobs.results.of(key) for key in attempt.keys(job.id)}
+def _stored(
+    blobs: BlobStore, keys: Sequence[RankKey], awaited: Collection[RankKey], asks_again: bool
+) -> dict[RankKey, Stored | None]:
+    """What came of each; of those that are `awaited` nothing, as far as is known while the place is away."""
+    return {key: _one_stored(blobs, key, key in awaited, asks_again) for key in keys}
+
+
+def _one_stored(blobs: BlobStore, key: RankKey, is_awaited: bool, asks_again: bool) -> Stored | None:
+    if (away := blobs.place.away) and (is_awaited or not asks_again):
+        known = blobs.results.known(key)
+        if known is None and not is_awaited:
+            raise GpufleetError(Reason.STORE_UNAVAILABLE, away)
+        return known
+    try:
+        return blobs.results.of(key)
+    except GpufleetError as problem:
+        if problem.reason is not Reason.STORE_UNAVAILABLE or not is_awaited:
+            raise
+        return None
 
 
 async def _settled(engine: Engine, job: Job) -> dict[RankKey, ResultsSettled]:

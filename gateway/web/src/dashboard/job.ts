@@ -147,7 +147,7 @@ class JobPage {
 
   /** What became of its results, which no change of a job tells: asked now and then until it is settled. */
   private async askResults(job: Job): Promise<void> {
-    const isOpen = this.results === undefined || this.results.state === "RESULTS_STATE_COMING";
+    const isOpen = this.results === undefined || ["RESULTS_STATE_COMING", "RESULTS_STATE_UNKNOWN"].includes(this.results.state);
     const isDue = hasEnded(job.state) && job.spec.results.length > 0 && isOpen;
     if (!isDue || Date.now() - this.resultsAskedAt < RESULTS_MS) return;
     this.resultsAskedAt = Date.now();

@@ -103,7 +103,8 @@ export type ResultsState =
   | "RESULTS_STATE_STORED"
   | "RESULTS_STATE_INCOMPLETE"
   | "RESULTS_STATE_LOST"
-  | "RESULTS_STATE_DROPPED";
+  | "RESULTS_STATE_DROPPED"
+  | "RESULTS_STATE_UNKNOWN";
 
 /** Band is the priority class of a job: a higher band is always ordered before a lower one. */
 export type Band =
@@ -392,7 +393,7 @@ export interface ListFilesResponse {
  */
 export interface JobResults {
   /**
-   * The state that is furthest from well: of ranks that are coming it is COMING, else LOST, DROPPED, INCOMPLETE,
+   * The state that is furthest from well: UNKNOWN, of ranks that are coming COMING, else LOST, DROPPED, INCOMPLETE,
    * STORED. Of an array COMING as long as that of one of its items is, and else unspecified.
    */
   readonly state: ResultsState;

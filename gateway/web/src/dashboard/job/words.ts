@@ -137,6 +137,7 @@ const RESULTS = {
   RESULTS_STATE_INCOMPLETE: "stored in part",
   RESULTS_STATE_LOST: "lost",
   RESULTS_STATE_DROPPED: "dropped",
+  RESULTS_STATE_UNKNOWN: "cannot be told now",
 } as const;
 
 /** What became of what it was to leave; empty where there is nothing to say. */
