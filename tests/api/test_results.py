@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 from gpufleet.v1 import files_pb2, node_agent_pb2, scheduler_pb2
 
-from gpufleet.errors import Reason
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.folders import Entry, EntryKind, Folder, FolderChunk, manifest_of
 from node_agent.credential import CREDENTIAL_FILE
 from node_agent.identity import IDENTITY_FILE
+from scheduler.api.jobs.results import _begin, _listed
+from scheduler.api.jobs.what_came import RankLeft
+from scheduler.blobs.results import Stored
+from scheduler.state.ids import JobId, RankKey, UserName
+from scheduler.state.units import Span
 from tests.api.test_own_node import agent, why
 from tests.e2e.client import Client, refusal
 from tests.e2e.fleet import Fleet
@@ -108,6 +113,66 @@ async def test_what_became_of_results_is_told_until_they_are_stored(tmp_path: Pa
         await told_in_story(admin, job, f"What {job}/1 left is stored: 1 file of 6 bytes.")
         await admin.cancel(waits)
         await admin.wait(waits)
+
+
+async def test_files_that_a_job_left_come_in_pages(fleet: Fleet, admin: Client) -> None:
+    jobs = [
+        (await admin.run("/bin/sh", "-c", f"touch a b c d {more}", cwd="", results=["*"])).id for more in ("e", "f")
+    ]
+    for job in jobs:
+        await stored(admin, job)
+
+    async def page(size: int, token: str, job: int = jobs[0]) -> files_pb2.ListFilesResponse:
+        request = files_pb2.ListFilesRequest(job_id=job, page_size=size, page_token=token)
+        return await admin.stub.ListFiles(request, timeout=DEADLINE_SECONDS)
+
+    found: list[list[str]] = []
+    token = ""
+    while token or not found:
+        answer = await page(2, token)
+        (rank,) = answer.ranks
+        assert (rank.is_stored, rank.file_count) == (True, 5)
+        found.append([each.path for each in rank.files])
+        token = answer.next_page_token
+    assert found == [["a", "b"], ["c", "d"], ["e"]]
+    whole = await page(0, "")
+    assert ([each.path for each in whole.ranks[0].files], whole.next_page_token) == (["a", "b", "c", "d", "e"], "")
+    assert not (await page(5, "")).next_page_token
+    foreign = (await page(2, "")).next_page_token
+    for size, sent, job, field, expected in (
+        (-1, "", jobs[0], "page_size", Reason.INVALID_ARGUMENT),
+        (1_001, "", jobs[0], "page_size", Reason.INVALID_ARGUMENT),
+        (2, "abc", jobs[0], "page_token", Reason.PAGE_TOKEN_INVALID),
+        (2, foreign, jobs[1], "page_token", Reason.PAGE_TOKEN_INVALID),
+    ):
+        error = await refusal(page(size, sent, job))
+        assert (error.reason, error.violations[0].field) == (expected, field), error
+
+
+def test_a_page_goes_over_all_ranks_and_names_each() -> None:
+    class Blobs:
+        def __init__(self) -> None:
+            self.folders = self
+
+        def read(self, user: str, digest: str) -> Folder:
+            return Folder(tuple(Entry(name, size_bytes=0) for name in digest), ())
+
+    def left(rank: int, names: str | None) -> RankLeft:
+        came = None if names is None else Stored(UserName("ann"), names, ())
+        return RankLeft(RankKey(JobId(7), 2, rank, "x"), came, files_pb2.RESULTS_STATE_STORED)
+
+    ranks = [left(0, "ab"), left(1, None), left(2, ""), left(3, "cde")]
+    found: list[list[str]] = []
+    begin: tuple[int, int] | None = (0, 0)
+    while begin is not None:
+        answer, begin = _listed(Blobs(), ranks, Span(0), begin, 2)  # type: ignore[arg-type]
+        assert [each.rank for each in answer.ranks] == [0, 1, 2, 3]
+        assert [each.file_count for each in answer.ranks] == [2, 0, 0, 3]
+        found.append([each.path for rank in answer.ranks for each in rank.files])
+    assert found == [["a", "b"], ["c", "d"], ["e"]]
+    with pytest.raises(GpufleetError) as caught:
+        _begin(ranks, [1, "x", 0, 1])
+    assert caught.value.reason is Reason.PAGE_TOKEN_INVALID
 
 
 async def test_of_who_has_no_room_left_it_is_said_that_nothing_is_stored(tmp_path: Path) -> None:

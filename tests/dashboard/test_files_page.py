@@ -7,9 +7,10 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.async_api import Error, expect
+from playwright.async_api import Error, Request, expect
 
 from tests.dashboard.house import House
 from tests.dashboard.reading import NBSP, JobPage
@@ -73,6 +74,32 @@ async def test_a_jobs_page_shows_what_it_left(house: House, tmp_path: Path) -> N
             await part.get_by_role("link", name="model.pt").click()
         await (await coming.value).save_as(tmp_path / "model.pt")
         assert (tmp_path / "model.pt").read_bytes() == b"PK\0\1"
+
+
+async def test_thousands_of_files_are_listed_a_page_at_a_time(house: House) -> None:
+    async with house.client("ann") as client, house.visitor("ann") as ann:
+        asked: list[Any] = []
+
+        def note(request: Request) -> None:
+            if request.url.endswith("/ListFiles"):
+                asked.append(request.post_data_json)
+
+        ann.page.on("request", note)
+        job = await leave(client, {"loss.png": picture(64, 32)}, "seq -w 0 2999 | split -d -a 4 -l 1 - part-")
+        await ann.turn(f"job/{job}", f"Job {job}: leaves")
+        part = JobPage(ann.page).part("Files it left")
+        rows, count = part.locator("tbody tr"), part.get_by_role("status")
+        await expect(rows).to_have_count(100)
+        await expect(count).to_have_text("100 of 3,001 files are listed.")
+        await expect(part.get_by_role("img", name="loss.png")).to_be_visible()
+        await ann.check("a job that left thousands of files")
+        for listed in range(200, 1_101, 100):
+            await part.get_by_role("button", name="More files").click()
+            await expect(rows).to_have_count(listed)
+        await expect(rows.nth(1_099).locator("th")).to_have_text("part-1098")
+        assert [each["page_size"] for each in asked] == [1_000, 1_000]
+        await part.get_by_role("button", name="Show part-1098").click()
+        await expect(part.locator(".preview pre")).to_have_text("1098\n")
 
 
 async def test_nothing_of_what_a_job_left_runs_wherever_it_is_opened(house: House) -> None:

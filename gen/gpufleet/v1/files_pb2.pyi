@@ -502,16 +502,24 @@ class ListFilesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job's id."""
+    page_size: _builtins.int
+    """Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left."""
+    page_token: _builtins.str
+    """Where to go on."""
     def __init__(
         self,
         *,
         job_id: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -526,18 +534,22 @@ class ListFilesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RANKS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where to go on; empty on the last page."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankFiles]:
-        """What each rank left."""
+        """What each rank left; on every page all ranks, and of the files those of the page."""
 
     def __init__(
         self,
         *,
         ranks: _abc.Iterable[Global___RankFiles] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "ranks", b"ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -586,6 +598,7 @@ class RankFiles(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     STORE_TIME_FIELD_NUMBER: _builtins.int
     DROP_TIME_FIELD_NUMBER: _builtins.int
+    FILE_COUNT_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """Number of the attempt."""
     rank: _builtins.int
@@ -596,6 +609,8 @@ class RankFiles(_message.Message):
     """What became of it."""
     message: _builtins.str
     """Why it is not stored; empty where it is."""
+    file_count: _builtins.int
+    """How many files there are, on all pages."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderEntry]:
         """The files, by path."""
@@ -624,10 +639,11 @@ class RankFiles(_message.Message):
         message: _builtins.str = ...,
         store_time: _timestamp_pb2.Timestamp | None = ...,
         drop_time: _timestamp_pb2.Timestamp | None = ...,
+        file_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drop_time", b"drop_time", "store_time", b"store_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "drop_time", b"drop_time", "files", b"files", "is_stored", b"is_stored", "message", b"message", "problems", b"problems", "rank", b"rank", "state", b"state", "store_time", b"store_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "drop_time", b"drop_time", "file_count", b"file_count", "files", b"files", "is_stored", b"is_stored", "message", b"message", "problems", b"problems", "rank", b"rank", "state", b"state", "store_time", b"store_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

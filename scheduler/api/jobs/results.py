@@ -1,9 +1,11 @@
 """The Scheduler service: which files a job left, and their bytes. They are for whoever reads what the job wrote."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from typing import Any
 
 from gpufleet.v1 import files_pb2
 
@@ -17,9 +19,13 @@ from ...state.ids import JobId, UserName
 from ...state.jobs import Job
 from ...state.units import Span, after
 from ...wire.convert import timestamp
+from ..paging import PAGE_SIZE_MAX, PageTokens
 from ..sight import Sight
 from .finding import JobsFound
 from .what_came import RankLeft, left_by_ranks
+
+FilePosition = tuple[int, int]
+"""A rank, and which of its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,20 @@ class ResultCalls(JobsFound):
     """What jobs left. Each public method is one RPC."""
 
     blobs: BlobStore
+    pages: PageTokens
     one_stream: Callable[[], AbstractContextManager[None]]
 
     async def ListFiles(self, request: files_pb2.ListFilesRequest) -> files_pb2.ListFilesResponse:
         """What each rank of the newest attempt left of which anything is stored or still to come."""
         job = await self._read_job(request.job_id)
+        query, size = f"files {job.id}", _page_size(request.page_size)
+        cursor = self.pages.read(query, request.page_token)
         ranks = await left_by_ranks(self.engine, self.blobs, job)
-        return await self.blobs.on_thread(_listed, self.blobs, ranks, self.facts.results_kept())
+        begin = _begin(ranks, cursor)
+        answer, more = await self.blobs.on_thread(_listed, self.blobs, ranks, self.facts.results_kept(), begin, size)
+        if more is not None:
+            answer.next_page_token = self.pages.sign(query, [ranks[0].key.attempt, ranks[0].key.lineage, *more])
+        return answer
 
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest
@@ -96,9 +109,32 @@ class ResultCalls(JobsFound):
         return job
 
 
-def _listed(blobs: BlobStore, ranks: list[RankLeft], kept: Span) -> files_pb2.ListFilesResponse:
-    answer = files_pb2.ListFilesResponse()
-    for each in ranks:
+def _page_size(size: int) -> int | None:
+    """How many files a page has; None for all. Errors: INVALID_ARGUMENT."""
+    if not 0 <= size <= PAGE_SIZE_MAX:
+        raise invalid("page_size", f"is {size}; it must be 1 to {PAGE_SIZE_MAX:,}, or 0 for all files")
+    return size or None
+
+
+def _begin(ranks: Sequence[RankLeft], cursor: list[Any] | None) -> FilePosition:
+    """Where a page begins. Errors: PAGE_TOKEN_INVALID where the job has left other files since."""
+    if cursor is None:
+        return 0, 0
+    attempt, lineage, rank, file = cursor
+    if not ranks or (ranks[0].key.attempt, ranks[0].key.lineage) != (attempt, lineage):
+        why = "is of what an earlier attempt left; there is something newer now"
+        raise invalid(
+            "page_token", why, reason=Reason.PAGE_TOKEN_INVALID, next_step="Begin anew, without a page_token."
+        )
+    return rank, file
+
+
+def _listed(
+    blobs: BlobStore, ranks: list[RankLeft], kept: Span, begin: FilePosition, size: int | None
+) -> tuple[files_pb2.ListFilesResponse, FilePosition | None]:
+    """All ranks with so many files of theirs, and where the next page begins."""
+    answer, more, room = files_pb2.ListFilesResponse(), None, sys.maxsize if size is None else size
+    for number, each in enumerate(ranks):
         key, stored = each.key, each.stored
         at = stored.stored_at if stored is not None else None
         rank = answer.ranks.add(
@@ -113,11 +149,18 @@ def _listed(blobs: BlobStore, ranks: list[RankLeft], kept: Span) -> files_pb2.Li
             rank.message = each.message
             continue
         rank.problems.extend(stored.problems)
+        entries = _folder(blobs, stored).entries
+        rank.file_count = len(entries)
+        first = 0 if number > begin[0] else begin[1] if number == begin[0] else len(entries)
+        page = entries[first : first + room]
         rank.files.extend(
-            files_pb2.FolderEntry(path=each.path, size_bytes=each.size_bytes, is_executable=each.is_executable)
-            for each in _folder(blobs, stored).entries
+            files_pb2.FolderEntry(path=file.path, size_bytes=file.size_bytes, is_executable=file.is_executable)
+            for file in page
         )
-    return answer
+        room -= len(page)
+        if more is None and first + len(page) < len(entries):
+            more = number, first + len(page)
+    return answer, more
 
 
 def _found(blobs: BlobStore, job: Job, ranks: list[RankLeft], rank: int, path: str) -> _File:

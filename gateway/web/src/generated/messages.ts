@@ -377,6 +377,10 @@ export interface FilesOnNode {
 export interface ListFilesRequest {
   /** The job's id. */
   readonly job_id: Int64;
+  /** Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left. */
+  readonly page_size: number;
+  /** Where to go on. */
+  readonly page_token: string;
 }
 
 /**
@@ -384,8 +388,10 @@ export interface ListFilesRequest {
  * that has ended and of which nothing came yet, it is one that is not stored.
  */
 export interface ListFilesResponse {
-  /** What each rank left. */
+  /** What each rank left; on every page all ranks, and of the files those of the page. */
   readonly ranks: readonly RankFiles[];
+  /** Where to go on; empty on the last page. */
+  readonly next_page_token: string;
 }
 
 /**
@@ -421,6 +427,8 @@ export interface RankFiles {
   readonly store_time?: Timestamp;
   /** When it is dropped, by [files] keep_results as it is now; absent where it is not stored. */
   readonly drop_time?: Timestamp;
+  /** How many files there are, on all pages. */
+  readonly file_count: number;
 }
 
 /** DownloadFileRequest names a file that a job left. */

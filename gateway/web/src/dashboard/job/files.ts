@@ -12,8 +12,10 @@ import { size } from "./words.ts";
 
 const READ_MS = 2_000;
 const TEXT_MS_MAX = 20_000;
-/** Files that are listed; all of them: `gpuctl files`. */
-const FILES_MAX = 300;
+/** Files that are asked for at once; pictures are found among those that are here. */
+const PAGE = 1_000;
+/** So many more of them are listed at a time. */
+const ROWS = 100;
 /** Pictures that are shown. */
 const PICTURES_MAX = 12;
 /** What is said of each rank, and of what it could not leave. */
@@ -23,7 +25,8 @@ export class Files {
   readonly element: HTMLElement;
   private readonly notes = h("ul", { class: "left-notes" });
   private readonly table = new Table("Files that the job left", ["File", "Size", "Beginning"], 1);
-  private readonly more = h("p", { class: "hint" });
+  private readonly count = h("p", { class: "hint", role: "status" });
+  private readonly more = h("button", { class: "quiet", onclick: () => void this.longer() }, "More files");
   private readonly pictures = h("ul", { class: "pictures", "aria-label": "Pictures that the job left" });
   private readonly title = h("span", {});
   private readonly text = h("pre", { tabindex: "0", "aria-label": "Beginning of the file" });
@@ -31,13 +34,16 @@ export class Files {
     h("figcaption", {}, this.title, h("button", { class: "quiet", onclick: () => show(this.preview, false) }, "Close")), this.text);
   private readonly ask: () => void;
   private ranks: readonly RankFiles[] = [];
+  private files: readonly LeftFile[] = [];
+  private token = "";
+  private rows = ROWS;
   private known = "";
   /** The file whose beginning is shown, or asked for. */
   private wanted = "";
 
   constructor(private readonly id: number, private readonly until: AbortSignal) {
-    this.element = section("files", "Files it left", this.notes, this.pictures, this.table.element, this.more, this.preview);
-    for (const each of [this.element, this.pictures, this.table.element, this.more, this.preview]) show(each, false);
+    this.element = section("files", "Files it left", this.notes, this.pictures, this.table.element, this.count, this.more, this.preview);
+    for (const each of [this.element, this.pictures, this.table.element, this.count, this.more, this.preview]) show(each, false);
     this.ask = paced(() => this.read(), READ_MS, until);
   }
 
@@ -52,8 +58,10 @@ export class Files {
 
   private async read(): Promise<void> {
     try {
-      const { ranks } = await call("ListFiles", { job_id: String(this.id) });
-      if (!this.until.aborted) this.take(ranks);
+      const { ranks, next_page_token: token } = await call("ListFiles", { job_id: String(this.id), page_size: PAGE });
+      if (this.until.aborted) return;
+      this.rows = ROWS;
+      this.take(ranks, filesOf(ranks), token);
     } catch (problem) {
       this.notes.replaceChildren(h("li", {}, problemWords(problem)));
       show(this.element, true);
@@ -61,16 +69,40 @@ export class Files {
     }
   }
 
-  private take(ranks: readonly RankFiles[]): void {
+  /** List more of the files: of those that are here, or of the next page. What is stored never changes. */
+  private async longer(): Promise<void> {
+    this.more.disabled = true;
+    try {
+      let { ranks, files, token } = this;
+      if (files.length < this.rows + ROWS && token !== "") {
+        const told = await call("ListFiles", { job_id: String(this.id), page_size: PAGE, page_token: token });
+        if (this.until.aborted || token !== this.token) return;
+        ranks = told.ranks;
+        files = [...files, ...filesOf(ranks)];
+        token = told.next_page_token;
+      }
+      this.rows += ROWS;
+      this.take(ranks, files, token);
+    } catch (problem) {
+      write(this.count, problemWords(problem));
+      this.known = ""; // a scheduler that was started again since knows no token of before: it is listed anew
+    } finally {
+      this.more.disabled = false;
+    }
+  }
+
+  private take(ranks: readonly RankFiles[], files: readonly LeftFile[], token: string): void {
     this.ranks = ranks;
-    const files = filesOf(ranks);
+    this.files = files;
+    this.token = token;
     const pictures = files.filter(isPicture).slice(0, PICTURES_MAX);
     this.pictures.replaceChildren(...pictures.map((each) => this.picture(each)));
     show(this.pictures, pictures.length > 0);
-    this.table.fill(files.slice(0, FILES_MAX).map((each) => [this.link(each), size(each.bytes), this.opener(each)]));
+    this.table.fill(files.slice(0, this.rows).map((each) => [this.link(each), size(each.bytes), this.opener(each)]));
     show(this.table.element, files.length > 0);
-    write(this.more, `The first ${FILES_MAX} of ${files.length.toLocaleString("en")}; all of them: gpuctl files ${this.id}`);
-    show(this.more, files.length > FILES_MAX);
+    const count = ranks.reduce((sum, { file_count: of }) => sum + of, 0);
+    write(this.count, `${Math.min(this.rows, files.length).toLocaleString("en")} of ${count.toLocaleString("en")} files are listed.`);
+    for (const each of [this.count, this.more]) show(each, this.rows < files.length || token !== "");
     this.notes.replaceChildren();
     this.tell(Date.now() / 1_000);
   }
