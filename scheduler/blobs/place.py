@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,9 @@ from .on_disk import FoundBlob, Key
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_URL = re.compile(r"""(https?://[^/\s"']+)[^\s"']*""")
+_KEY = re.compile(r"[^\s()\"']*[0-9a-f]{64}[^\s()\"']*")
 
 THREADS_MAX = 32
 """Calls that wait for a place that is far away; further ones wait for these."""
@@ -49,7 +53,12 @@ class Place:
 
     def shut(self, why: str) -> None:
         """Let nothing through, for this reason; with none, all of it."""
-        self._not_admitted = self.trouble = why
+        self._not_admitted = why
+        self.tell(why)
+
+    def tell(self, why: str) -> None:
+        """Keep in mind why it cannot be reached, for everybody: nothing of whose files were asked for, or which."""
+        self.trouble = _KEY.sub("…", _URL.sub(r"\1", why))
 
     async def on_thread(self, act: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
         """Do it on a thread: one of our own where it may wait for another machine."""
@@ -134,6 +143,6 @@ class Place:
             yield
         except GpufleetError as problem:
             if problem.reason is Reason.STORE_UNAVAILABLE:
-                self.trouble = problem.message
+                self.tell(problem.message)
             raise
         self.trouble = ""

@@ -36,7 +36,7 @@ class Upkeep:
         except GpufleetError as problem:
             if problem.reason is not Reason.STORE_UNAVAILABLE or not self._is_admitted:
                 self._blobs.place.shut(problem.message)
-            self._blobs.place.trouble = problem.message
+            self._blobs.place.tell(problem.message)
             raise
         self._is_admitted = True
         self._blobs.place.shut("")

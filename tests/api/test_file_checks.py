@@ -8,14 +8,14 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from gpufleet.v1 import files_pb2, node_agent_pb2
+from gpufleet.v1 import files_pb2, node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
 from gpufleet.net.status import from_rpc_error
 from node_agent.credential import CREDENTIAL_FILE
 from node_agent.identity import IDENTITY_FILE
 from tests.api.test_own_node import agent, why
-from tests.e2e.client import Client
+from tests.e2e.client import Client, refusal
 from tests.e2e.files import file, upload
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS
@@ -67,6 +67,30 @@ async def test_nodes_fetch_for_a_check_what_its_caller_has_uploaded_and_only_whi
                 node="n1", incarnation=incarnation, digest=DIGEST, check_request=request
             )
             assert await why(stub.FetchBlob(asked, timeout=DEADLINE_SECONDS)) is Reason.PERMISSION_DENIED
+
+
+async def test_a_check_is_of_its_callers_own_files_and_of_nobody_elses(fleet: Fleet, admin: Client) -> None:
+    async def token(user: str) -> str:
+        request = scheduler_pb2.CreateTokenRequest(user=user, role=scheduler_pb2.ROLE_USER)
+        return str((await admin.stub.CreateToken(request, timeout=DEADLINE_SECONDS)).secret)
+
+    blobs = fleet.scheduler.data / "blobs"
+    async with fleet.client(await token("owner")) as owner, fleet.client(await token("other")) as other:
+        data = b"of the owner alone"
+        await upload(owner, data)
+        digest = hashlib.sha256(data).hexdigest()
+        before = (blobs / "owner" / digest).stat()
+        of_owner = files_pb2.CheckFilesRequest(digest=digest, size_bytes=len(data), by_wire=True)
+        for size in (len(data), 0):  # nor is it told whether it is there with another size
+            of_owner.size_bytes = size
+            error = await refusal(other.stub.CheckFiles(of_owner, timeout=DEADLINE_SECONDS))
+            assert error.reason is Reason.FILE_NOT_UPLOADED and "owner" not in str(error), error
+        by_store = files_pb2.CheckFilesRequest(by_store=True, size_bytes=1_000)
+        found = await other.stub.CheckFiles(by_store, timeout=DEADLINE_SECONDS)
+        assert (found.store_problem, list(found.nodes)) == ("", [])
+        assert not any((blobs / "other").iterdir()), "what was measured is gone"
+        after = (blobs / "owner" / digest).stat()
+        assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns), "not even used"
 
 
 async def test_a_job_may_name_only_a_folder_that_some_node_sees(fleet: Fleet, admin: Client) -> None:

@@ -156,7 +156,10 @@ def test_a_store_that_is_away_loses_nothing_and_an_upload_goes_on_once_it_is_bac
         away = refusal(lambda: store.finish(ANN, DIGEST, len(DATA)))
         assert away.reason is Reason.STORE_UNAVAILABLE and f"s3://{blobs.bucket}/fleet" in away.message
         assert SECRET not in str(away) and away.next_step
-        assert store.place.trouble == away.message
+        # Everybody is told that it is away, and nobody of whose files, and which, were asked for.
+        assert store.place.trouble.startswith(f"the store of files, s3://{blobs.bucket}/fleet, is away: ")
+        assert f"/{ANN}/{DIGEST}" in away.message
+        assert DIGEST not in store.place.trouble and f"/{ANN}" not in store.place.trouble
         assert (store.size_of(ANN, DIGEST), store.stored_bytes(ANN, DIGEST)) == (None, len(DATA))
         assert reason(lambda: store.open(ANN, known)) is Reason.STORE_UNAVAILABLE
         assert reason(lambda: store.look_around()) is Reason.STORE_UNAVAILABLE
