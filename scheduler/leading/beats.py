@@ -163,7 +163,7 @@ class Beats:
         silent_s = self._monotonic_s() - self._heard_s
         others = [run for run in self.last.runs if run.role is LeadingRole.STANDING_BY]
         # A server that refuses is down for a standby as well, and nodes are told to stop what people cancel meanwhile.
-        if not others or silent_s < ALONE_SECONDS_MAX or is_down(str(problem)):
+        if not others or silent_s < ALONE_SECONDS_MAX or is_down(str(problem)) or self._runs.can_nobody_write():
             return None
         return TermSuperseded(
             f"the store has not answered for {silent_s:.0f} s, and {others[0].host} stands by: it may lead by now"

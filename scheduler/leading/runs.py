@@ -14,6 +14,7 @@ import psycopg
 from ..store.errors import StoreUnavailable
 from ..store.opening import parse_url
 from ..store.postgres import HOLDERS, LOCK_CLASS, connect_arguments
+from ..store.server_state import takes_writes_nowhere
 from .judging import LeadingRole, Look, Run
 from .keys import Fingerprint
 
@@ -74,6 +75,7 @@ class Runs:
     """
 
     def __init__(self, url: str, identity: str) -> None:
+        self._url = url
         parsed = parse_url(url)
         self._name = parsed.render_as_string(hide_password=True)
         arguments = connect_arguments(parsed, identity)
@@ -126,6 +128,10 @@ class Runs:
                 if not may_end:
                     return f"the leader's account {role} is another, and this one may not end its sessions"
         return ""
+
+    def can_nobody_write(self) -> bool:
+        """Whether each server answers and takes no writes, as while they change places: nobody leads meanwhile."""
+        return takes_writes_nowhere(self._url)
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """The keys that a leader had, by file."""

@@ -56,10 +56,22 @@ _WORST_FIRST = (
 
 def server_state(url: str) -> ServerState:
     """How the servers at a URL of PostgreSQL are now. Errors: StoreUrlInvalid."""
+    states = _states(url)
+    return next(each for each in _WORST_FIRST if each in states)
+
+
+def takes_writes_nowhere(url: str) -> bool:
+    """Whether each server answers, and says that it takes no writes: then it is so for everybody.
+
+    One that is silent may be so for this machine alone. Errors: StoreUrlInvalid.
+    """
+    return _states(url) <= {ServerState.READ_ONLY, ServerState.STARTING}
+
+
+def _states(url: str) -> set[ServerState]:
     arguments = connect_arguments(parse_url(url), APPLICATION) | {"connect_timeout": PROBE_SECONDS_MAX}
     arguments.pop("target_session_attrs", None)  # each is asked for itself
-    states = {_state(each) for each in _each_server(arguments)}
-    return next(each for each in _WORST_FIRST if each in states)
+    return {_state(each) for each in _each_server(arguments)}
 
 
 def _each_server(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:

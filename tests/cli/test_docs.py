@@ -67,6 +67,16 @@ OF_OTHERS = {
     "--messages",
 }
 """Of curl, a profiler, the script in an example, pip, buf, servers of language models, and `make fuzz`."""
+OF_ETCD_AND_PATRONI = {
+    "--advertise-client-urls",
+    "--candidate",
+    "--data-dir",
+    "--initial-advertise-peer-urls",
+    "--initial-cluster",
+    "--leader",
+    "--listen-client-urls",
+    "--listen-peer-urls",
+}
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now", "--no-pager"}
 
 
@@ -91,7 +101,7 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     commands = set(COMMAND.findall(text)) | set(re.findall(r"^gpuctl ([a-z]+)", text, re.MULTILINE))
     assert commands <= MODULES.keys()
     known = set().union(*options_of_every_command().values()) | options_of_the_programs() | OF_GPUCTL_ITSELF
-    assert set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD - OF_OTHERS <= known
+    assert set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD - OF_ETCD_AND_PATRONI - OF_OTHERS <= known
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -231,6 +231,10 @@ def test_a_leader_that_does_not_reach_its_store_ends_only_where_another_may_lead
         assert "m2 stands by" in str(beats.why_alone(lost))
         refused = StoreUnavailable('connection to server at "127.0.0.1", port 1 failed: Connection refused')
         assert beats.why_alone(refused) is None, "the server is down for all"
+        with psycopg.connect(url, autocommit=True) as connection:
+            database = connection.info.dbname
+            connection.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on".encode())
+        assert beats.why_alone(lost) is None, "none of the servers takes writes, whoever asks"
     assert is_down("FATAL:  the database system is in recovery mode")
 
 

@@ -45,7 +45,7 @@ class PostgresServer:
         self._inside = inside
         self._host = host
         self.folder = folder
-        self._account = _unprivileged_account()
+        self._account = unprivileged_account()
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
         self.port = _spare_port()
@@ -152,7 +152,7 @@ class PostgresServer:
         )
 
 
-def _unprivileged_account() -> pwd.struct_passwd | None:
+def unprivileged_account() -> pwd.struct_passwd | None:
     """The server refuses to run as root: then it runs as an account that may do nothing else."""
     if os.geteuid() != 0:
         return None
