@@ -98,6 +98,10 @@ sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500"
 takeover-drill: $(READY) ## kill, pause and cut off schedulers that stand by for each other: SEED=16; needs root
 	PYTHONPATH=.:gen $(BIN)/python -m tests.drills.takeover $(SEED) $(ARGS)
 
+.PHONY: upgrade-drill
+upgrade-drill: $(READY) ## upgrade a fleet of 0.1.0 under load, program by program, and back again: SEED=16; needs root
+	PYTHONPATH=.:gen $(BIN)/python -m tests.drills.upgrades $(SEED) $(ARGS)
+
 .PHONY: drill
 drill: $(READY) ## break a fleet of real processes: SEED=7 replays, ARGS="--minutes 30 --nodes 4"; needs root
 	PYTHONPATH=.:gen $(BIN)/python -m tests.drills $(SEED) $(ARGS)

@@ -25,7 +25,7 @@ from tests.releases.wire import FILE, Recorder, write_lines
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
-STORE, IMAGE, FACTS = "store.tar.gz", "protos.binpb.gz", "facts.json"
+STORE, IMAGE, FACTS, COMMIT = "store.tar.gz", "protos.binpb.gz", "facts.json", "commit"
 KILLED = "killed"
 """The moment at which the store was kept: what is said after it goes on from that store."""
 
@@ -194,6 +194,10 @@ def main(release: str, folder: str = "") -> None:
         subprocess.run(again, cwd=ROOT, env={"PATH": "/usr/bin:/bin", "HOME": made}, check=True)
     buf = Path(sys.executable).with_name("buf")
     subprocess.run([buf, "build", "--exclude-source-info", "-o", target / IMAGE], cwd=ROOT, check=True)
+    talk = (sys.executable, "-P", FOLDER / "keeper_talk.py", target)
+    subprocess.run(talk, cwd=ROOT, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT / 'gen'}"}, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+    (target / COMMIT).write_text(head.stdout)
     size = sum(path.stat().st_size for path in target.iterdir())
     print(f"kept {release}: {size:,} bytes in {target.relative_to(ROOT)}")
     assert size <= KEPT_BYTES_MAX, "keep less"
