@@ -213,6 +213,13 @@ class Memory:
         log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
         return _terms_above(known.term if known is not None else 0, found.term if found is not None else 0)
 
+    def check(self, found: Meta, starts: Sequence[Began]) -> None:
+        """Refuse to follow another store, or one that lacks what the folder knows of. Errors: STORE_RESTORED."""
+        gap, mark = gap_of(read_known(self._data), found, starts, ()), read_mark(self._data)
+        is_restored_here = mark is not None and mark.is_of(found.store_id, found.term)
+        if gap and not (self._accepts or is_restored_here):
+            raise _restored(gap)
+
     def opened(self, starts: Sequence[Began]) -> None:
         """The store was admitted, and these are its starts, the present one the last."""
         self._starts = tuple(starts)

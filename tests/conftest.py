@@ -38,6 +38,8 @@ CI_MUST_HAVE = (
     "silero",
     "wordllama",
     "espeak",
+    "etcd",
+    "patroni",
 )
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 30.0

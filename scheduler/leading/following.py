@@ -6,7 +6,7 @@ then turns out to differ.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import select, tuple_
 
@@ -84,12 +84,16 @@ class Follower:
         known.update(self._read(database, differing))
         return list(known.values())
 
-    def known(self) -> KnownStore:
-        """How far the store has come, for the data folder: what this one has of it, and never more."""
+    def stored(self) -> tuple[reading.Meta, list[reading.Began]]:
+        """What the store says of itself now, and its starts."""
         database = self._opened()
         # In this order: records of an earlier start belong to the newest as well, and not the other way round.
         newest = reading.only_meta(database)
-        began = reading.starts(database)[-1]
+        return newest, reading.starts(database)
+
+    def known(self, newest: reading.Meta, starts: Sequence[reading.Began]) -> KnownStore:
+        """How far the store has come, for the data folder: what this one has of it, and never more."""
+        began = starts[-1]
         counters = self.durable.counters
         return KnownStore(
             store_id=newest.store_id,

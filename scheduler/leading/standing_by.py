@@ -70,8 +70,8 @@ class StandBy:
     async def lead(self, stopping: asyncio.Event) -> Opened | None:
         """Stand by, and open the store when it is time; None where it was told to stop before.
 
-        Errors: KEYS_DIFFER, ALREADY_RUNNING, and what keeps this version from using the store; StoreUnavailable where a
-        server refuses this account before anything was seen of the store.
+        Errors: KEYS_DIFFER, ALREADY_RUNNING, STORE_RESTORED, and what keeps this version from using the store;
+        StoreUnavailable where a server refuses this account before anything was seen of the store.
         """
         has_begun, door = False, self._door()
         try:
@@ -99,6 +99,9 @@ class StandBy:
                 await is_set_within(stopping, pause_s)
             await self._on_thread(self._leave)
             return None
+        except Exception:
+            await self._on_thread(self._leave)
+            raise
         finally:
             if door is not None:
                 door.cancel()
@@ -182,7 +185,9 @@ class StandBy:
             now_s = time.monotonic()
             if self.follower.is_warm and now_s - self._noted_s > NOTED_EVERY_SECONDS:
                 self._noted_s = now_s
-                self._memory.note(self.follower.known())
+                newest, starts = self.follower.stored()
+                self._memory.check(newest, starts)  # before anything of it is forgotten
+                self._memory.note(self.follower.known(newest, starts))
         except StoreUnavailable as problem:
             # Its tables are of an older version, or the store is away, which the next look tells.
             self._warn("following", str(problem))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,12 +17,17 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.errors import GpufleetError, Reason
+from scheduler.known_store import KnownStore, Memory, read_known, write_known
+from scheduler.leading.standing_by import StandBy
 from scheduler.store.migrations import NEWEST_REVISION, upgrade
 from scheduler.store.opening import database_at, open_store
 from tests.devices.fake_nvml import compiler
 from tests.e2e.processes import SchedulerProcess, until
 from tests.leading.at_once import Both, go_rounds
 from tests.leading.pair import Pair
+from tests.store.samples import job, submit
 
 pytestmark = pytest.mark.postgres
 
@@ -130,3 +137,56 @@ async def test_an_older_standby_does_not_touch_the_tables_of_a_newer_leader(tmp_
     assert "a newer version of this program made the store's tables" in standby.log_text()
     assert "Traceback" not in standby.log_text()
     assert revision_of_tables(url) == "9999"
+
+
+async def test_a_standby_of_another_store_or_of_an_older_one_is_refused_and_forgets_nothing(
+    tmp_path: Path, url: str
+) -> None:
+    settings = SchedulerSettings(data=tmp_path, store=url)
+    with closing(open_store(url)) as store:
+        store.commit(submit(1, job(1)))
+        newest = store.newest_sequence()
+        own = KnownStore(store_id=store.store_id, lineage=store.lineage, term=1, sequence=newest + 1, next_job=9)
+        for known, why in (
+            (replace(own, store_id="another"), "is not that of this data folder"),
+            (own, "the database is older than it was"),
+        ):
+            write_known(tmp_path, known)
+            with pytest.raises(GpufleetError, match=why) as refused:
+                await StandBy(settings, Memory(tmp_path)).lead(asyncio.Event())
+            assert refused.value.reason is Reason.STORE_RESTORED
+            assert "--accept-restored" in refused.value.next_step
+            assert read_known(tmp_path) == known
+        stopping = asyncio.Event()
+        stands_by = asyncio.create_task(StandBy(settings, Memory(tmp_path, accepts=True)).lead(stopping))
+
+        def has_come_to(sequence: int) -> bool:
+            known = read_known(tmp_path)
+            return known is not None and known.sequence == sequence
+
+        await until("one that is told to accept it stands by", lambda: has_come_to(newest))
+        stopping.set()
+        assert await stands_by is None
+
+
+async def test_a_standby_ends_when_its_database_is_put_back_behind_what_it_has_followed(
+    tmp_path: Path, url: str
+) -> None:
+    with closing(open_store(url)) as store:
+        store.commit(submit(1, job(1)))
+        before = store.newest_sequence()
+        store.commit(submit(2, job(2)))
+        stands_by = asyncio.create_task(
+            StandBy(SchedulerSettings(data=tmp_path, store=url), Memory(tmp_path)).lead(asyncio.Event())
+        )
+
+        def has_followed() -> bool:
+            known = read_known(tmp_path)
+            return known is not None and known.sequence == store.newest_sequence()
+
+        await until("it has followed", has_followed)
+        with psycopg.connect(url) as connection:
+            connection.execute("DELETE FROM record WHERE seq > %s", (before,))
+            connection.execute("UPDATE meta SET record_seq = %s", (before,))
+        with pytest.raises(GpufleetError, match="the database is older than it was"):
+            await stands_by

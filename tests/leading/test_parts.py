@@ -95,7 +95,7 @@ def test_what_was_followed_is_what_is_stored(url: str) -> None:
         store.take_followed(followed)
         assert list(store.load()) == followed
         assert list(store.load()) == stored, "once"
-        known = follower.known()
+        known = follower.known(*follower.stored())
         assert (known.term, known.sequence, known.store_id) == (1, store.newest_sequence(), store.store_id)
 
 
