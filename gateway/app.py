@@ -68,7 +68,7 @@ class Gateway:
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        target: Target,
         identities: Identities,
         worker_target: Callable[[sessions_pb2.TurnGrant | sessions_pb2.WorkerInfo], Target],
         dashboard: Dashboard,
@@ -78,10 +78,10 @@ class Gateway:
         measures: Measures = UNMEASURED,
     ) -> None:
         self.dashboard = dashboard
-        self._targets = targets
+        self._target = target
         self._identities = identities
         self._worker_channels = Workers(worker_target)
-        self._proxy = Proxy(targets, worker_target, dashboard, telemetry, measures)
+        self._proxy = Proxy(target, worker_target, dashboard, telemetry, measures)
         self._ports = Ports(self._proxy, dashboard, self._program_hosts)
         self._hosts = ProgramHosts(self._proxy, dashboard, handover, self._program_hosts, self._ports.called)
         self._openai = OpenAi(self._proxy)
@@ -146,8 +146,8 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._lines = Lines(self._targets, gateway_name(self._settings()))
-        self._channel = connect_async(self._targets[0])
+        self._lines = Lines(self._target, gateway_name(self._settings()))
+        self._channel = connect_async(self._target)
         holding = asyncio.create_task(self._lines.run(), name="lines")
         try:
             async with self.dashboard.running(), self._proxy.running(), self.beside():

@@ -11,7 +11,6 @@ import itertools
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,8 +66,8 @@ class Place:
 class Lines:
     """All places of this gateway, which has a `name`. Made inside the running loop; `run` holds the stream."""
 
-    def __init__(self, targets: Sequence[Target], name: str = "") -> None:
-        self._targets = targets
+    def __init__(self, target: Target, name: str = "") -> None:
+        self._target = target
         self._hello = Request(
             hello=sessions_pb2.GatewayHello(
                 gateway=name[:NAME_CHARS_MAX], gateway_version=first_installed(["gpufleet"])
@@ -134,17 +133,17 @@ class Lines:
     async def run(self) -> None:
         """Hold the stream until cancelled."""
         pause_s = RETRY_S_MIN
-        for target in itertools.cycle(self._targets):
-            held = await self._try(target)
-            pause_s_max = FOLLOWING_RETRY_S_MAX if target.others else RETRY_S_MAX
+        pause_s_max = FOLLOWING_RETRY_S_MAX if self._target.others else RETRY_S_MAX
+        while True:
+            held = await self._try()
             pause_s = RETRY_S_MIN if held else min(pause_s * 2, pause_s_max)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
-    async def _try(self, target: Target) -> bool:
+    async def _try(self) -> bool:
         """Hold one stream as long as it lasts; answers whether it was one."""
-        channel = connect_async(target)
+        channel = connect_async(self._target)
         was_connected = False
-        where = addresses_text(target.addresses)
+        where = addresses_text(self._target.addresses)
         try:
             call: Any = scheduler_pb2_grpc.SchedulerStub(channel).OpenSession()
             await call.wait_for_connection()

@@ -72,9 +72,9 @@ class Program:
         self._credential = credential_of(settings)
         first, *others = settings.scheduler
         self._scheduler = replace(self._target(first, self._credential.token), others=tuple(others))
-        dashboard = Dashboard([self._scheduler], token)
+        dashboard = Dashboard(self._scheduler, token)
         self._gateway = Gateway(
-            [self._scheduler],
+            self._scheduler,
             Identities(token),
             self._worker_target,
             dashboard,

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.json_messages import NUMBER, shown
+from gpufleet.net.status import from_rpc_error
 from gpufleet.telemetry.logs import fields
 
 from ..dashboard.bounds import Streams
@@ -168,7 +169,7 @@ class Reading:
         try:
             return self._reading.result()
         except grpc.aio.AioRpcError as problem:
-            raise self._scheduler.error(problem) from None
+            raise from_rpc_error(problem) from None
 
 
 def _wanted(request: Request) -> files_pb2.DownloadFileRequest:

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.files import PIECE_BYTES_MAX
+from gpufleet.net.status import from_rpc_error
 
 from ..dashboard.calls import Scheduler
 from ..dashboard.login import person_of
@@ -124,7 +125,7 @@ async def _download(scheduler: Scheduler, token: str, digest: str) -> AsyncItera
             raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {digest} is not stored")
         yield first.size_bytes, _rest(call, scheduler)
     except grpc.aio.AioRpcError as problem:
-        raise scheduler.error(problem) from None
+        raise from_rpc_error(problem) from None
     finally:
         call.cancel()
 
@@ -134,7 +135,7 @@ async def _rest(call: Any, scheduler: Scheduler) -> AsyncIterator[bytes]:
         while (answer := await call.read()) is not grpc.aio.EOF:
             yield answer.data
     except grpc.aio.AioRpcError as problem:
-        raise scheduler.error(problem) from None
+        raise from_rpc_error(problem) from None
 
 
 async def _answer(call: Any, scheduler: Scheduler) -> int:
@@ -142,7 +143,7 @@ async def _answer(call: Any, scheduler: Scheduler) -> int:
     try:
         return int((await call).stored_bytes)
     except grpc.aio.AioRpcError as problem:
-        raise scheduler.error(problem) from None
+        raise from_rpc_error(problem) from None
 
 
 async def in_pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

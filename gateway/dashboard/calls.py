@@ -31,41 +31,31 @@ class Scheduler:
     """The way to the scheduler for calls that bring a token of their own. Made inside the running loop.
 
     The scheduler is told from which address a call was asked for, by the gateway's own token, and believes nobody else.
-
-    Of several addresses the one that answered last is asked; when it is not reached, the next call tries the next one.
     """
 
-    def __init__(self, targets: list[Target]) -> None:
-        self._own = targets[0]
-        self._channels = [connect_async(replace(each, token=None)) for each in targets]
-        self._used = 0
+    def __init__(self, target: Target) -> None:
+        self._own = target
+        self._channel = connect_async(replace(target, token=None))
+        self._stub: Any = scheduler_pb2_grpc.SchedulerStub(self._channel)
 
     async def close(self) -> None:
-        """End all connections."""
-        for channel in self._channels:
-            await channel.close()
+        """End the connection."""
+        await self._channel.close()
 
     def method(self, name: str) -> Any:
         """A call or stream of the scheduler by its name, which is on one of the lists."""
-        return getattr(scheduler_pb2_grpc.SchedulerStub(self._channels[self._used]), name)
+        return getattr(self._stub, name)
 
     def metadata(self, token: str) -> tuple[tuple[str, str], ...]:
         """What a call brings: the token of whom it is made for, and where the request that is answered came from."""
         return (*bearer(token), *passed_on(CLIENT_ADDRESS.get(), token_now(self._own)))
-
-    def error(self, problem: grpc.aio.AioRpcError) -> GpufleetError:
-        """What a failed call says."""
-        error = from_rpc_error(problem)
-        if error.reason is Reason.SCHEDULER_UNREACHABLE:
-            self._used = (self._used + 1) % len(self._channels)
-        return error
 
     async def call(self, name: str, request: Message, token: str, *, wait_s: float = CALL_S_MAX) -> Message:
         """The answer. Raises what the scheduler refuses, and DEADLINE."""
         try:
             answer: Message = await self.method(name)(request, metadata=self.metadata(token), timeout=wait_s)
         except grpc.aio.AioRpcError as problem:
-            raise self.error(problem) from None
+            raise from_rpc_error(problem) from None
         return answer
 
     async def call_as_gateway(self, name: str, request: Message) -> Message:

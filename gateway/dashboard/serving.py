@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
@@ -55,8 +55,8 @@ STREAM_REQUEST_CHARS_MAX = 8_000
 class Dashboard:
     """One gateway's dashboard. `running` holds its way to the scheduler; `leave` ends its streams."""
 
-    def __init__(self, targets: Sequence[Target], gateway_token: str) -> None:
-        self._targets = list(targets)
+    def __init__(self, target: Target, gateway_token: str) -> None:
+        self._target = target
         self._seals = Seals(gateway_token)
         self._rates = Rates()
         self._streams = Streams()
@@ -77,7 +77,7 @@ class Dashboard:
     async def running(self) -> AsyncIterator[None]:
         """Connected as long as it lasts."""
         self._leaving = asyncio.Event()
-        self._scheduler = Scheduler(self._targets)
+        self._scheduler = Scheduler(self._target)
         try:
             yield
         finally:

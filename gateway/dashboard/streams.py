@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.json_messages import json_object
+from gpufleet.net.status import from_rpc_error
 
 from .calls import STREAMS, Scheduler, json_text, request_of
 from .guard import as_json
@@ -191,4 +192,4 @@ class Events:
         try:
             return self._reading.result()
         except grpc.aio.AioRpcError as problem:
-            raise self._scheduler.error(problem) from None
+            raise from_rpc_error(problem) from None

@@ -19,6 +19,7 @@ from gpufleet.v1 import scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.carrying import READ_AHEAD_BYTES, Cut, Piece
 from gpufleet.net.carrying import Connection as Carried
+from gpufleet.net.status import from_rpc_error
 
 from ..dashboard.calls import Scheduler
 from ..proxy.upstream import Connection, P
@@ -85,7 +86,7 @@ class Tunnel:
         except TimeoutError:
             raise GpufleetError(Reason.DEADLINE, f"the port was not reached within {OPEN_S_MAX:g} s") from None
         except grpc.aio.AioRpcError as problem:
-            raise self._scheduler.error(problem) from None
+            raise from_rpc_error(problem) from None
         raise GpufleetError(Reason.SCHEDULER_UNREACHABLE, "the connection ended before it had begun")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from gpufleet.v1 import sessions_pb2
@@ -36,8 +36,8 @@ REFUSED = frozenset({Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE})
 class Counting:
     """The requests of one gateway that have ended. `running` holds its way to the scheduler."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
-        self._targets = list(targets)
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._start = secrets.token_hex(8)
         self._sums = RequestSums()
         self._has_more = asyncio.Event()
@@ -60,7 +60,7 @@ class Counting:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Connected as long as it lasts; what has ended by then is told, if that is soon done."""
-        scheduler = Scheduler(self._targets)
+        scheduler = Scheduler(self._target)
         telling = asyncio.create_task(self._tell_always(scheduler), name="count-requests")
         try:
             yield
@@ -91,7 +91,7 @@ class Counting:
         """Whether all was told."""
         while (batch := self._sums.batch()) is not None:
             try:
-                await scheduler.call("CountRequests", self._request_of(batch), token_now(self._targets[0]))
+                await scheduler.call("CountRequests", self._request_of(batch), token_now(self._target))
             except GpufleetError as error:
                 if error.code not in REFUSED:
                     log.info("requests are not counted yet", extra=fields(why=error.message))

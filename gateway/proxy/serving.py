@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from gpufleet.v1 import sessions_pb2
@@ -72,13 +72,13 @@ class Proxy:
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        target: Target,
         worker_target: Callable[[sessions_pb2.WorkerInfo], Target],
         dashboard: Dashboard,
         telemetry: Telemetry = OFF,
         measures: Measures = UNMEASURED,
     ) -> None:
-        self._targets = targets
+        self._target = target
         self._worker_target = worker_target
         self.access = Access(dashboard)
         self._telemetry = telemetry
@@ -94,8 +94,8 @@ class Proxy:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Connected as long as it lasts."""
-        self._watching = Watching(self._targets, self._worker_target)
-        self._counting = Counting(self._targets)
+        self._watching = Watching(self._target, self._worker_target)
+        self._counting = Counting(self._target)
         async with self._counting.running(), self._watching.running():
             self._is_running = True
             try:

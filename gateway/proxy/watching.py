@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.channel import Metadata, Target, bearer, token_now
+from gpufleet.net.status import from_rpc_error
 from gpufleet.telemetry.logs import fields
 
 from ..dashboard.calls import Scheduler
@@ -102,9 +103,9 @@ class _Use(AbstractAsyncContextManager[Service]):
 class Watching:
     """The programs that are asked for. Made inside the running loop; `running` holds its streams."""
 
-    def __init__(self, targets: Sequence[Target], worker_target: Callable[[sessions_pb2.WorkerInfo], Target]) -> None:
-        self._scheduler = Scheduler(list(targets))
-        self._target = targets[0]
+    def __init__(self, target: Target, worker_target: Callable[[sessions_pb2.WorkerInfo], Target]) -> None:
+        self._scheduler = Scheduler(target)
+        self._target = target
         self._worker_target = worker_target
         self._watched: OrderedDict[str, _Watched] = OrderedDict()
         self._missing: OrderedDict[str, tuple[float, GpufleetError]] = OrderedDict()
@@ -223,7 +224,7 @@ class Watching:
                     if not watched.first.done():
                         watched.first.set_result(None)
             except grpc.aio.AioRpcError as problem:
-                error = self._scheduler.error(problem)
+                error = from_rpc_error(problem)
                 if error.reason is Reason.MODEL_NOT_FOUND:
                     self._has_no(watched, error)
                     return
@@ -265,7 +266,7 @@ class Watching:
                 await call  # raises why it is over
                 log.warning("the scheduler has ended the stream of programs' requests")
             except grpc.aio.AioRpcError as problem:
-                error = self._scheduler.error(problem)
+                error = from_rpc_error(problem)
                 log.warning("requests of programs are not told to the scheduler", extra=fields(why=error.message))
             finally:
                 call.cancel()

@@ -288,7 +288,7 @@ def test_nobody_is_led_elsewhere() -> None:
 
 
 def test_strangers_of_one_address_are_bounded() -> None:
-    dashboard = Dashboard([Target(address=parse_address("127.0.0.1:1"))], "a gateway's token")
+    dashboard = Dashboard(Target(address=parse_address("127.0.0.1:1")), "a gateway's token")
     with pytest.raises(GpufleetError) as caught:
         for _ in range(CALLS_AT_ONCE * 1_000):
             dashboard.take_of_stranger(request_with({}))

@@ -258,7 +258,7 @@ async def reading(
         await begin(events)
 
     monkeypatch.setattr(Events, "begin", noted)
-    dashboard = Dashboard([Target(address=parse_address(stage.fleet.scheduler.address))], make_token())
+    dashboard = Dashboard(Target(address=parse_address(stage.fleet.scheduler.address)), make_token())
     uploads = Uploads(dashboard, lambda: stage.folder, lambda: 0)
     app = Starlette(routes=Api(dashboard, uploads, Router()).routes())
     token = stage.fleet.scheduler.token("admin")

@@ -339,10 +339,10 @@ async def stage(measures: Measures = UNMEASURED, *, has_grpc: bool = False) -> A
     await server.start()
     settings = GatewaySettings()
     gateway = Gateway(
-        [target],
+        target,
         Identities(GATEWAY_TOKEN),
         _target,
-        Dashboard([target], GATEWAY_TOKEN),
+        Dashboard(target, GATEWAY_TOKEN),
         Handover(GATEWAY_TOKEN),
         lambda: settings,
         measures=measures,

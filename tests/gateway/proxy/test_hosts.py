@@ -22,6 +22,8 @@ from gateway.proxy.core.hosts import ProgramHost, is_path, program_at
 from gateway.proxy.handover import Handover
 from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.errors import GpufleetError
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target
 from gpufleet.security.tokens import make_token
 from tests.e2e.processes import DEADLINE_SECONDS
 from tests.gateway.proxy.stage import GATEWAY_TOKEN, Call, Stage, program, stage
@@ -199,7 +201,7 @@ def test_over_tls_a_page_of_another_host_sets_none_of_the_cookies() -> None:
     assert hands.login_of(asked(f"chat.{home}", login.removeprefix("__Host-")), "chat") == ""
     with pytest.raises(GpufleetError, match="another browser"):
         hands.finish(asked(f"chat.{home}", begun.removeprefix("__Host-"), code), "chat")
-    dashboard, seals = Dashboard([], GATEWAY_TOKEN), Seals(GATEWAY_TOKEN)
+    dashboard, seals = Dashboard(Target(address=Address("127.0.0.1", 1)), GATEWAY_TOKEN), Seals(GATEWAY_TOKEN)
     sealed = f"{seals.cookie}={seals.seal(token)}"
     assert dashboard.login_of(asked(home, f"__Host-{sealed}")) == token
     assert dashboard.login_of(asked(home, sealed)) == ""
