@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from tests.drills.takeover import customers
@@ -80,6 +81,8 @@ class TakeoverDrill:
         await asyncio.to_thread(self._store.start)
         async with self._fleet(), self._customers() as people:
             await self._acknowledged(time.monotonic())
+            if self._order.calm_s:
+                await self._tell_costs()
             for number, trouble in enumerate(self._order.plan(), 1):
                 seconds = await self._carry_out(trouble)
                 self.measured.append((trouble.kind, seconds))
@@ -96,6 +99,18 @@ class TakeoverDrill:
             )
         self._report(evidence, problems)
         return problems
+
+    async def _tell_costs(self) -> None:
+        """What a standby costs: its processor time and memory beside the leader's, under the submits of the drill."""
+        processes = {
+            "the leader": psutil.Process(self.leader.pid),
+            "the standby": psutil.Process(self.standby.pid),
+        }
+        before = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
+        await asyncio.sleep(self._order.calm_s)
+        for name, process in processes.items():
+            share = (sum(process.cpu_times()[:2]) - before[name]) / self._order.calm_s * 100
+            self._say(f"{name}: {share:.1f} % of a core, {process.memory_info().rss / 1e6:.0f} MB")
 
     def _report(self, evidence: Evidence, problems: list[str]) -> None:
         seen_bytes = sum(size for _, size, _ in evidence.followed.values())

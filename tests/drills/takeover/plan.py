@@ -54,6 +54,8 @@ class TakeoverOrder:
     """Of each of the three ways."""
     store_away_s: float = 30.0
     submits_per_s: float = 10.0
+    calm_s: float = 10.0
+    """How long it is looked at first what both schedulers cost while nothing goes wrong."""
 
     def plan(self) -> list[PlannedTrouble]:
         """All faults in their order."""

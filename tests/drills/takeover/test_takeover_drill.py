@@ -83,11 +83,12 @@ async def test_a_leader_that_is_killed_and_one_that_is_paused_lose_nothing(netwo
         if os.environ.get("CI") == "true":
             pytest.fail(found)
         pytest.skip(found)
-    order = TakeoverOrder(seed=SEED, kills=1, pauses=1, store_kills=0, losses=0, submits_per_s=2.0)
+    order = TakeoverOrder(seed=SEED, kills=1, pauses=1, store_kills=0, losses=0, submits_per_s=2.0, calm_s=1.0)
     said: list[str] = []
     drill = TakeoverDrill(order, place, network, found, said.append)
     problems = await drill.run()
     assert not problems, "\n".join([*said, *problems])
+    assert [line.partition(":")[0] for line in said[:2]] == ["the leader", "the standby"]
     assert [kind for kind, _ in drill.measured] == [each.kind for each in order.plan()]
     evidence = read_evidence(place / "events.jsonl", place / "runs")
     assert evidence.followed, "a drill in which nothing was submitted proves nothing"
