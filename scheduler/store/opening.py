@@ -25,6 +25,8 @@ LINEAGE_BYTES = 8
 STARTS_KEPT = 10_000
 """Starts of which the store keeps the lineage; who has seen an older one counts as having seen one of its own."""
 
+WAY_BACK = "Run that version; or restore the backup that this version made before the upgrade"
+
 EXAMPLES = "write sqlite:////path/to/scheduler.db or postgresql://user@host/database"
 
 
@@ -64,7 +66,7 @@ def open_store(
         return SqlStore(database, Codec(), reading.only_meta(database), reading.starts(database))
     except UnknownRevision as error:
         database.close()
-        raise StoreTooNew(f"a newer version of this program made the store's tables: {error}") from error
+        raise StoreTooNew(f"a newer version of this program made the store's tables: {error}. {WAY_BACK}") from error
     except RetiredRevision as error:
         database.close()
         raise StoreTooOld(str(error)) from error
@@ -106,7 +108,7 @@ def check_revision(name: str, revision: str | None) -> None:
             " a start of the scheduler brings them up to date"
         )
     if revision > NEWEST_REVISION:
-        raise StoreTooNew(f"a newer version of this program made the store's tables: revision {revision}")
+        raise StoreTooNew(f"a newer version of this program made the store's tables: revision {revision}. {WAY_BACK}")
 
 
 def database_at(url: str, *, is_read_only: bool = False, is_kept: bool = True, identity: str | None = None) -> Database:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.conftest import network as network
+from tests.drills.upgrades import two_versions
 from tests.drills.upgrades.two_versions import NEWER, OLDER, Version, newer, older
 from tests.drills.upgrades.upgrade_drill import UpgradeDrill, digest_of
 from tests.drills.upgrades.upgrade_plan import GATEWAY, SCHEDULER, Move, Step, UpgradeOrder
@@ -50,6 +51,15 @@ def test_people_are_judged_by_their_own_jobs_and_by_every_job_that_ran_twice(tmp
     )
     (tmp_path / "runs").write_text("1.1\n2.1\n3.1\n3.1\n")
     assert dict(drill.evidence_of(versions[0]).runs) == {1: 1, 3: 2}
+
+
+def test_a_clone_that_lacks_the_release_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "tests" / "releases" / OLDER
+    kept.mkdir(parents=True)
+    (kept / "commit").write_text("0123456789" * 4)
+    monkeypatch.setattr(two_versions, "ROOT", tmp_path)
+    assert older(tmp_path / "made") == "the history here does not reach back to 0.1.0 (01234567): clone all of it"
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.slow

@@ -43,13 +43,13 @@ def newer(folder: Path) -> Version:
 def older(folder: Path) -> Version | str:
     """The kept release by its commit; where the history does not reach so far back, a sentence that says so."""
     commit = (ROOT / "tests" / "releases" / OLDER / "commit").read_text().strip()
-    git = ("git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}")
     if shutil.which("git") is None:
-        return "git is missing, which has the programs of 0.1.0"
-    found = subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False)
-    if found.returncode != 0:
+        return f"git is missing, whose history has the programs of {OLDER}"
+    # A clone that is not whole lacks the commit, or what is in it.
+    git = ("git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}", "archive", commit, "gpufleet", "gen", *PROGRAMS)
+    packed = subprocess.run(git, capture_output=True, check=False)
+    if packed.returncode != 0:
         return f"the history here does not reach back to {OLDER} ({commit[:8]}): clone all of it"
-    packed = subprocess.run([*git, "archive", commit, "gpufleet", "gen", *PROGRAMS], capture_output=True, check=True)
     tree = folder / "tree"
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(tree, filter="data")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import http.client
 import json
 import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from gpufleet.errors import Reason
@@ -26,6 +27,7 @@ from tests.e2e.processes import AgentProcess, Program, SchedulerProcess, clean_e
 from tests.several_nodes.network import Done, Network
 
 PORT, GATEWAY_PORT = 50_051, 8080
+GATEWAY_SECONDS_MAX = 10.0
 REFUSES = "a newer version of this program made the store's tables"
 LOST_CONTACT = {
     each.name for each in (Reason.SCHEDULER_UNREACHABLE, Reason.OUTCOME_UNKNOWN, Reason.DEADLINE, Reason.CANCELLED)
@@ -145,14 +147,17 @@ class UpgradeDrill:
         gateway = self._gateway
         gateway.environment |= version.environment
         gateway.spawn()
-        await until("the gateway hears the scheduler", lambda: gateway.must_run() and self._is_heard())
+        await until("the gateway hears the scheduler", lambda: gateway.must_run() and asyncio.to_thread(self._is_heard))
 
-    async def _is_heard(self) -> bool:
+    def _is_heard(self) -> bool:
         """Whether the gateway says that it hears the scheduler; asked from another machine."""
-        script = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10).read()"
-        url = f"http://{self._head.address}:{GATEWAY_PORT}/healthz"
-        done = await self._people.run(sys.executable, "-c", script, url, home=self._folder)
-        return done.code == 0
+        asking = http.client.HTTPConnection(self._head.address, GATEWAY_PORT, timeout=GATEWAY_SECONDS_MAX)
+        with closing(asking), suppress(OSError, http.client.HTTPException):
+            with self._people.sockets():
+                asking.connect()
+            asking.request("GET", "/healthz")
+            return asking.getresponse().status == http.HTTPStatus.OK
+        return False
 
     # --- people
 
