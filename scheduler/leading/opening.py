@@ -15,7 +15,7 @@ from gpufleet.telemetry.metrics import OFF as NO_METRICS
 from gpufleet.telemetry.metrics import Metrics
 
 from ..known_store import Memory
-from ..store.opening import open_store, parse_url
+from ..store.opening import open_store, parse_url, without_psycopg
 from ..store.store import SqlStore
 from ..verifying import store_url
 from .beats import Beats
@@ -111,9 +111,12 @@ def open_shared(shared: Shared, memory: Memory) -> SqlStore:
 
 
 def shared_of(settings: SchedulerSettings, metrics: Metrics = NO_METRICS) -> Shared:
-    """What this run of the program needs; nothing is asked of the store yet."""
-    from ..store.postgres import new_identity
-    from .runs import Runs
+    """What this run of the program needs; nothing is asked of the store yet. Errors: StoreUrlInvalid."""
+    try:
+        from ..store.postgres import new_identity
+        from .runs import Runs
+    except ImportError as error:
+        raise without_psycopg(error) from error
 
     url = store_url(settings)
     own = Run(

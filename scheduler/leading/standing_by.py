@@ -30,7 +30,6 @@ from .following import Follower
 from .judging import Judge, Look, Run, Verdict
 from .keys import NEEDED, check_keys, differences, fingerprints_of
 from .opening import Opened, Shared, open_shared, shared_of
-from .runs import RUNS_MAX
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -142,6 +141,8 @@ class StandBy:
 
     def _check(self) -> None:
         """What must be right before anything is written to the store, and what is said of what need not be."""
+        from .runs import RUNS_MAX
+
         look = self._shared.beats.last = self._shared.runs.look(None)
         own = self._shared.own
         # This process has the lock of its data folder: whoever had the folder before, a moment ago even, is dead.

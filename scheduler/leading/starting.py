@@ -101,9 +101,9 @@ async def open_when_there(
 
     Errors: those of open_store; StoreUnavailable where waiting helps nothing, or took DATABASE_SECONDS_MAX.
     """
+    shared, began_s = shared_of(settings, metrics), monotonic_s()
     from ..store.server_state import ServerState, server_state
 
-    shared, began_s = shared_of(settings, metrics), monotonic_s()
     told, was_writable = "", False
     while not stopping.is_set():
         try:

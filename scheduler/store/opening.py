@@ -124,8 +124,13 @@ def database_at(url: str, *, is_read_only: bool = False, is_kept: bool = True, i
     try:
         from .postgres import PostgresDatabase
     except ImportError as error:
-        raise StoreUrlInvalid(f"PostgreSQL needs psycopg ({error}): pip install 'gpufleet[postgres]'") from error
+        raise without_psycopg(error) from error
     return PostgresDatabase(parsed, is_read_only=is_read_only, is_kept=is_kept, identity=identity)
+
+
+def without_psycopg(error: ImportError) -> StoreUrlInvalid:
+    """What to say where psycopg cannot be imported, which an install has for PostgreSQL only."""
+    return StoreUrlInvalid(f"PostgreSQL needs psycopg ({error}): pip install 'gpufleet[postgres]'")
 
 
 def parse_url(url: str) -> URL:

@@ -174,6 +174,28 @@ async def test_a_start_waits_for_so_long_and_no_longer(tmp_path: Path) -> None:
     assert next(clock_s, None) is None, "it tried more than once"
 
 
+async def test_without_psycopg_a_scheduler_with_sqlite_serves_and_one_for_postgresql_says_what_to_install(
+    tmp_path: Path,
+) -> None:
+    lacking = (
+        "import runpy, sys; sys.modules['psycopg'] = None; runpy.run_module('gpufleet.scheduler', run_name='__main__')"
+    )
+    for number, more in enumerate([("--standby",), ()]):
+        scheduler = SchedulerProcess(tmp_path / str(number), ("--store", "postgresql://a@127.0.0.1/b", *more))
+        scheduler.program = ("-P", "-c", lacking)
+        scheduler.spawn("--port", "0")
+        assert await scheduler.ended() == 1
+        assert "pip install 'gpufleet[postgres]'" in scheduler.log_text(), scheduler.tail()
+        assert "Traceback" not in scheduler.log_text()
+    embedded = SchedulerProcess(tmp_path / "embedded")
+    embedded.program = ("-P", "-c", lacking)
+    try:
+        await embedded.start()
+        assert await embedded.stop() == 0, embedded.tail()
+    finally:
+        embedded.kill()
+
+
 class Unsteady(Memory):
     """Does not get to look at the store the first time, as when the server is lost just then."""
 
