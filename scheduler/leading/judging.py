@@ -13,6 +13,9 @@ GONE_SECONDS = 1.0
 STEP_SECONDS_MAX = 1.0
 """Between two looks no more than this counts as waited."""
 
+RUNS_MAX = 16
+"""Schedulers of one store that are known at once, the one that leads and those that stand by."""
+
 
 class LeadingRole(Enum):
     """What a scheduler does in its store."""

@@ -15,11 +15,8 @@ from ..store.errors import StoreUnavailable
 from ..store.opening import parse_url
 from ..store.postgres import HOLDERS, LOCK_CLASS, connect_arguments
 from ..store.server_state import takes_writes_nowhere
-from .judging import LeadingRole, Look, Run
+from .judging import RUNS_MAX, LeadingRole, Look, Run
 from .keys import Fingerprint
-
-RUNS_MAX = 16
-"""Schedulers of one store that are known at once, the one that leads and those that stand by."""
 
 FORGOTTEN_AFTER_SECONDS = 600
 """The row of a scheduler that was killed stays for so long, to be seen."""

@@ -27,7 +27,7 @@ from ..metrics.door import LIKE_CALL
 from ..state.state import State
 from ..store.errors import StoreLocked, StoreUnavailable
 from .following import Follower
-from .judging import Judge, Look, Run, Verdict
+from .judging import RUNS_MAX, Judge, Look, Run, Verdict
 from .keys import NEEDED, check_keys, differences, fingerprints_of
 from .opening import Opened, Shared, open_shared, shared_of
 

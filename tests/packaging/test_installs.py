@@ -151,6 +151,19 @@ def test_a_worker_needs_no_torch_and_a_model_that_does_says_how_to_get_it(instal
     assert lacks.endswith(": pip install 'gpufleet[torch]'")
 
 
+WITHOUT_PSYCOPG = """
+import sys
+sys.modules["psycopg"] = None
+from gpufleet.scheduler.__main__ import main
+from gpufleet.scheduler.leading import standing_by, starting
+print("imported")
+"""
+
+
+def test_a_scheduler_on_sqlite_needs_no_client_of_postgresql(install: Install) -> None:
+    assert install.run("-c", WITHOUT_PSYCOPG) == "imported\n"
+
+
 def test_torch_comes_with_its_own_extra_and_with_all(install: Install) -> None:
     code = "import importlib.metadata as m; print(*m.requires('gpufleet'), sep='\\n')"
     wanted = [line.replace(" ", "").replace('"', "'") for line in install.run("-c", code).splitlines()]
