@@ -1,7 +1,8 @@
 """What a caller sees of somebody else's jobs and models: the one place where it is decided, and carried out.
 
 Whose job it is, its name, its group, its state, how it ended and what it holds everybody sees: the queue is for that.
-Values of variables, and whom a job tells, nobody else sees. The rest is as `[privacy] output` says.
+Values of variables, and whom a job tells, nobody else sees. The rest is as `[privacy] output` says, what a group has
+and may have among it: that is its members' as what a job writes is its owner's.
 """
 
 from collections.abc import MutableMapping
@@ -13,7 +14,9 @@ from gpufleet.v1 import job_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 
+from ..policy.groups.caps import GROUP_CAP, GROUP_HOURS
 from ..state.access import Role
+from ..state.groups.group import NO_GROUP, GroupId, UserGroups
 from ..state.ids import JobId, UserName
 from .roles import caller
 from .server_facts import ServerFacts
@@ -27,6 +30,12 @@ told, as those of chat programs are."""
 
 PRIVATE = ("argv", "cpu_argv", "output_file", "files", "folder", "results", "environment", "container")
 """Fields that others see where output is shared. Each other field of a spec everybody sees."""
+
+PRIVATE_CAPS = {
+    GROUP_CAP: "its group holds as many GPUs as it may hold at once",
+    GROUP_HOURS: "its group has used its GPU-hours of the week",
+}
+"""What others are told, where output is private, of a job that a cap of its group keeps back: no number and no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,29 @@ class Sight:
         """Whether what jobs of this owner write, and how they run, is for this caller."""
         return self.is_shared or self.is_whole(owner)
 
+    def sees_group(self, groups: UserGroups, group_id: GroupId) -> bool:
+        """Whether what a group has, who of it has it, and its caps are for this caller."""
+        if self.is_shared or self.is_admin or self.owner is None or group_id == NO_GROUP:
+            return True
+        group = groups.live(group_id)
+        return group is not None and group.has(self.owner)
+
+    def hide_caps(
+        self,
+        groups: UserGroups,
+        group_id: GroupId,
+        reason: job_pb2.WaitReason,
+        shown: job_pb2.Job | job_pb2.Explanation,
+    ) -> None:
+        """Take numbers and names of a job's group out of why it waits, and out of why there is no bound."""
+        if self.sees_group(groups, group_id):
+            return
+        told = PRIVATE_CAPS.get(reason.reason)
+        if told is not None:
+            reason.sentence = told
+        if f"group {groups.name_of(group_id)} " in shown.bound_sentence:
+            shown.bound_sentence = f"no bound: {told or 'it waits for what its group may have'}"
+
     def check_reads(self, job: JobId, owner: UserName) -> None:
         """Before anything of that is answered. Errors: OUTPUT_PRIVATE."""
         if not self.reads(owner):
@@ -81,6 +113,9 @@ class Sight:
             self.hide(model.worker, owner)
         if self.reads(owner):
             return
+        for worker in model.workers:
+            if worker.wait_reason in PRIVATE_CAPS:
+                worker.message = f"waits: {PRIVATE_CAPS[worker.wait_reason]}"
         for name in list(model.arguments):
             model.arguments[name] = HIDDEN
         if model.http.argv:

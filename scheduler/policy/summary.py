@@ -5,6 +5,7 @@ from ..state.shares import share_text
 from ..state.specs import EndWanted, Resources
 from .explain import ARRAY_CAP, NEXT_PASS, STORE_GAP, USER_CAP, WaitReason
 from .fit import memory_text
+from .groups.caps import GROUP_CAP, GROUP_HOURS
 
 AFTER_SHOWN = 2
 """Jobs that it waits for which are named."""
@@ -20,6 +21,8 @@ WORDS = {
     NEXT_PASS: "starts in a moment",
     USER_CAP: "{user} has as much as one user may",
     ARRAY_CAP: "its array runs as many as it may",
+    GROUP_CAP: "its group has as much as it may",
+    GROUP_HOURS: "its group has used its GPU-hours of the week",
     STORE_GAP: "nodes may run it already",
 }
 """What a reason says that is not one node's."""

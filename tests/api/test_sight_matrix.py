@@ -17,13 +17,14 @@ from typing import Any
 import grpc.aio
 import pytest
 from google.protobuf.message_factory import GetMessageClass
-from gpufleet.v1 import job_pb2, scheduler_pb2, sessions_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
 from gpufleet.net.status import from_rpc_error
+from scheduler.api.fleet.history import OTHER_GROUPS
 from scheduler.api.own_job import JOB_NAMED_BY
 from scheduler.api.roles import ROLES_OF
-from scheduler.api.sight import PRIVATE, SECRET
+from scheduler.api.sight import PRIVATE, PRIVATE_CAPS, SECRET
 from scheduler.state.access import Role
 from tests.api.calls import METHODS, one
 from tests.api.test_folders import RIGHT, folder
@@ -248,3 +249,59 @@ async def test_each_call_tells_each_role_of_a_job_what_sight_says(private: tuple
                 assert f"Scheduler/{call}" in tells, (
                     f"{call} is asked so that it tells nothing: the rest proves nothing"
                 )
+
+
+CAPPED = "ml-of-ann"
+TELL_CAPS = ("Queue", "GetJob", "Explain", "Watch", "ListModels")
+"""Calls that say why something of a group waits."""
+
+
+@pytest.mark.parametrize("output", ["owner", "team"])
+async def test_what_a_group_has_and_may_have_is_told_as_what_its_members_jobs_write(
+    private: tuple[Fleet, Path], output: str
+) -> None:
+    fleet, settings = private
+    settings.write_text(f'[privacy]\noutput = "{output}"\n')
+    fleet.scheduler.signal(signal.SIGHUP)
+    async with fleet.client() as admin:
+        await admin.stub.SetGroup(pb.SetGroupRequest(name=CAPPED, gpus_max=1, add_members=["ann", "cleo"]))
+        tokens = {
+            user: (await admin.stub.CreateToken(pb.CreateTokenRequest(user=user, role=pb.ROLE_USER))).secret
+            for user in ("ann", "bob", "cleo")
+        }
+        async with fleet.client(tokens["ann"]) as ann, fleet.client(tokens["bob"]) as bob:
+            one = [job_pb2.DeviceRequest(count=1)]
+            runs = await ann.submit("sleep", "100000", devices=one)
+            await until("it runs", lambda: is_running(ann, runs))
+            waits = await ann.submit("true", devices=one)
+            worker = job_pb2.JobSpec(cwd="/", devices=one)
+            model = sessions_pb2.Model(name="capped", entry_point="a:B", worker=worker, min_workers=1, max_workers=1)
+            await ann.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model))
+
+            async def is_applied() -> bool:
+                argv = (await bob.job(runs)).spec.argv
+                return (argv == ["sleep", "100000"]) == (output == "team")
+
+            await until("the setting is applied", is_applied)
+            usage = capacity_pb2.ListUsageRequest(group=capacity_pb2.USAGE_GROUP_GROUP)
+            async with dial(fleet.scheduler.address, None) as channel:
+                for user, token in tokens.items():
+                    is_member = user != "bob"
+                    for call in TELL_CAPS:
+                        # Of a model, what its jobs do is its owner's.
+                        reads = output == "team" or (user == "ann" if call == "ListModels" else is_member)
+                        _, text = await told(channel, f"Scheduler/{call}", waits, token)
+                        assert f"group {CAPPED} holds 1 of the 1" in text or not reads, (user, call, text)
+                        assert reads or f"group {CAPPED}" not in text, (user, call, text)
+                        assert reads or PRIVATE_CAPS["GROUP_CAP"] in text, (user, call, text)
+                    async with fleet.client(token) as person:
+                        rows = {row.name for row in (await person.stub.ListUsage(usage)).rows}
+                    reads = output == "team" or is_member
+                    assert (CAPPED in rows, OTHER_GROUPS in rows) == (reads, not reads), (user, rows)
+            await admin.stub.StopModel(sessions_pb2.StopModelRequest(name="capped"))
+            await admin.cancel(waits, runs)
+        await admin.stub.RemoveGroup(pb.RemoveGroupRequest(name=CAPPED))
+
+
+async def is_running(person: Client, job: int) -> bool:
+    return (await person.job(job)).state == job_pb2.JOB_STATE_RUNNING

@@ -15,6 +15,7 @@ from gpufleet.v1 import capacity_pb2, history_pb2, job_pb2, sessions_pb2
 from gpufleet.errors import GpufleetError
 from scheduler.api.fleet.history import HistoryCalls, _node_history, _usage
 from scheduler.api.jobs.ended_jobs import EndedJobCalls, ended_job
+from scheduler.api.roles import Caller, _caller
 from scheduler.api.sessions.request_usage import RequestUsageCalls, _total
 from scheduler.api.sessions.session_usage import SessionUsageCalls, _answer
 from scheduler.ports import EndedQuery
@@ -25,9 +26,10 @@ from scheduler.series.points import BAND, DEVICE
 from scheduler.series.queries import History
 from scheduler.series.requests import RequestSums
 from scheduler.series.visits import Visitors
+from scheduler.state.access import Role
 from scheduler.state.attempts import EndedAttempt
 from scheduler.state.groups.group import UserGroups
-from scheduler.state.ids import DeviceUuid, ModelName, NodeName, UserName
+from scheduler.state.ids import DeviceUuid, ModelName, NodeName, TokenId, UserName
 from scheduler.state.jobs import Finished, Job
 from scheduler.state.units import MB, SECOND, Instant, Span
 from scheduler.state.used import RankUse, Statistic
@@ -102,6 +104,8 @@ def asked(method: Any, request: Message) -> object:
     calls = SimpleNamespace(engine=behind, histories=behind, visits=behind, requests=requests, pages=Pages())
     calls._span_of = lambda request, default: HistoryCalls._span_of(calls, request, default)  # type: ignore[arg-type]
     calls._open_holds = None
+    calls.facts = SimpleNamespace(output_is_shared=lambda: True)
+    _caller.set(Caller(UserName("ana"), Role.ADMIN, TokenId("admin")))
     try:
         asyncio.run(method.__wrapped__(calls, request))
     except GpufleetError as refused:

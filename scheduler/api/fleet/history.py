@@ -24,11 +24,15 @@ from ...wire.convert import duration, timestamp
 from ...wire.usages import MJ_PER_WH
 from ...wire.validate import instant_of, no_such_node
 from ..answers import Calls
+from ..server_facts import ServerFacts
+from ..sight import Sight
 
 SPAN_DEFAULT, USAGE_SPAN_DEFAULT = HOUR, Span(7 * DAY)
 SPAN_MAX = Span(10 * 366 * DAY)
 """Nobody asks for more, and nothing is kept for longer."""
 ROWS_MAX = 1_000
+OTHER_GROUPS = "(other groups)"
+"""The row of groups that the caller sees nothing else of."""
 GROUPS = {
     capacity_pb2.USAGE_GROUP_UNSPECIFIED: "user",
     capacity_pb2.USAGE_GROUP_USER: "user",
@@ -44,6 +48,7 @@ class HistoryCalls(Calls):
 
     engine: Engine
     histories: HistoryQueries
+    facts: ServerFacts
 
     async def GetNodeHistory(self, request: capacity_pb2.GetNodeHistoryRequest) -> capacity_pb2.GetNodeHistoryResponse:
         """What devices did."""
@@ -87,7 +92,7 @@ class HistoryCalls(Calls):
         span = usage_span(begin, end, request.steps_max)
         found, known_since = await self.histories.usage(self._open_holds, span, group, request.user)
         if group == "group":
-            found = _of_named(found, self.engine.view.durable.groups)
+            found = _of_named(found, self.engine.view.durable.groups, Sight.of_caller(self.facts))
         return await self.histories.on_thread(lambda: _usage(found, span, known_since))
 
     def _open_holds(self) -> Callable[[], list[AccountedHold]]:
@@ -197,12 +202,17 @@ def _fill(course: capacity_pb2.Course, readings: Readings, counter: int) -> None
     course.mean.extend(mean for _, _, mean in told)
 
 
-def _of_named(found: dict[str, UsageTotals], groups: UserGroups) -> dict[str, UsageTotals]:
-    """What groups used, by their names of now in place of their ids: those that were removed say so."""
+def _of_named(found: dict[str, UsageTotals], groups: UserGroups, sight: Sight) -> dict[str, UsageTotals]:
+    """What groups used, by their names of now in place of their ids: those that were removed say so.
+
+    Those that are none of the caller's are told together.
+    """
     named: dict[str, UsageTotals] = {}
     for told, used in found.items():
         group = groups.by_id.get(GroupId(int(told)))
         name = "" if group is None else f"{group.name} (removed)" if group.is_removed else str(group.name)
+        if group is not None and not sight.sees_group(groups, group.id):
+            name = OTHER_GROUPS
         if name in named:
             named[name].add_all(used)
         else:

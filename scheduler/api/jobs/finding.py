@@ -91,4 +91,5 @@ class JobsFound(Calls):
             message.array_index = index_of(array, job)
         for reason in self.reasons.of([waits]).values():
             message.wait_reason.CopyFrom(wait_reason_proto(waits, reason))
+            sight.hide_caps(durable.groups, job.group, message.wait_reason, message)
         return message

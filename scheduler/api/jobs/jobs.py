@@ -56,6 +56,8 @@ class JobCalls(SubmitCalls, ChangeCalls):
         if message.queue_position:
             waits = who_waits(self.engine.view.durable, job)
             add_times(message, self.reasons.starts().of(waits.id), self.reasons.bound(waits))
+            sight = Sight.of_caller(self.facts)
+            sight.hide_caps(self.engine.view.durable.groups, job.group, message.wait_reason, message)
         await tell_stored_ends(message, self._outputs)
         results = files_pb2.JobResults()
         await add_results(results, self.engine, self.blobs, job, Sight.of_caller(self.facts))
@@ -104,6 +106,7 @@ class JobCalls(SubmitCalls, ChangeCalls):
                 message.wait_reason.CopyFrom(wait_reason_proto(waits, reasons[waits.id]))
             if row.position:
                 add_times(message, starts.of(waits.id), bounds.get(waits.id))
+            sight.hide_caps(durable.groups, row.job.group, message.wait_reason, message)
             shown.append(message)
         return shown
 
@@ -138,7 +141,9 @@ class JobCalls(SubmitCalls, ChangeCalls):
         """Why a job waits."""
         job = await self.find(request.job_id)
         explanation = explain(self.engine.view, job, self.engine.now(), self.reasons.promises)
-        return scheduler_pb2.ExplainResponse(job=self.job_now(job), explanation=explanation_proto(explanation))
+        told = explanation_proto(explanation)
+        Sight.of_caller(self.facts).hide_caps(self.engine.view.durable.groups, job.group, told.reason, told)
+        return scheduler_pb2.ExplainResponse(job=self.job_now(job), explanation=told)
 
     async def Watch(self, request: scheduler_pb2.WatchRequest) -> AsyncIterator[scheduler_pb2.WatchResponse]:
         """Changes of jobs and nodes."""

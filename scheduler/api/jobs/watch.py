@@ -195,13 +195,15 @@ def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
 def _job(source: Watchable, told: SentReasons, job: Job, array: Job | None = None) -> job_pb2.Job:
     """A job as it is told; `array` is that of an item, where it may have ended long ago."""
     engine = source.engine
-    message = shown_job(job, engine.view, source.facts.output_error(), Sight.of_caller(source.facts), omit_env=True)
+    sight = Sight.of_caller(source.facts)
+    message = shown_job(job, engine.view, source.facts.output_error(), sight, omit_env=True)
     if job.array is not None:
         array = array or engine.view.durable.jobs.get(job.array) or engine.recently_finished.get(job.array)
         message.array_index = 0 if array is None else index_of(array, job)
     if (now := told.tell(job)) is not None:
         message.wait_reason.CopyFrom(wait_reason_proto(who_waits(engine.view.durable, job), now.reason))
         add_times(message, now.estimate, now.bound)
+        sight.hide_caps(engine.view.durable.groups, job.group, message.wait_reason, message)
     return message
 
 
