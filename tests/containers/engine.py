@@ -24,6 +24,8 @@ from typing import Any
 import pytest
 
 DEADLINE_SECONDS = 60.0
+COMMAND_SECONDS_MAX = 600.0
+"""How long a command of the engine may take: an image is many files, and the disk may be busy."""
 IMAGE = "localhost/busybox:1"
 WEB_IMAGE, WEB_PORT = "localhost/web:1", 8000
 """What runs by itself a web server on this port, which answers `1` for /version."""
@@ -215,7 +217,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple[EngineOfTests, EngineProcess]]:
+def running_engine(
+    folder: Path, inside: tuple[str, ...] = (), driver: str = "vfs"
+) -> Iterator[tuple[EngineOfTests, EngineProcess]]:
     """An engine with the images IMAGE and WEB_IMAGE; ended with all its containers."""
     runtime = shutil.which("crun") or shutil.which("runc")
     wrapper = folder / "runtime"
@@ -223,7 +227,7 @@ def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple
     wrapper.chmod(0o755)
     (folder / "registries.conf").write_text(REGISTRIES)
     options = (
-        *("--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"),
+        *("--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", driver),
         *("--cgroup-manager", "cgroupfs", "--runtime", str(wrapper), "--events-backend", "file"),
     )
     engine = EngineOfTests(folder, options, inside)
@@ -236,6 +240,19 @@ def running_engine(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple
         process.end()
         _podman(engine, "rm", "--force", "--all", "--time", "0")
         _end_monitors(folder)
+
+
+def driver_for_many_files(folder: Path) -> str:
+    """What stores images in this folder: overlay, which copies nothing, where it may lie upon this file system."""
+    parts = {name: folder / f"try-{name}" for name in ("lower", "upper", "work", "merged")}
+    for each in parts.values():
+        each.mkdir()
+    options = f"lowerdir={parts['lower']},upperdir={parts['upper']},workdir={parts['work']}"
+    trying = ["unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", str(parts["merged"])]
+    works = subprocess.run(trying, capture_output=True, check=False).returncode == 0
+    for each in parts.values():
+        shutil.rmtree(each)
+    return "overlay" if works else "vfs"
 
 
 def _end_monitors(folder: Path) -> None:
@@ -280,7 +297,7 @@ def _podman(engine: EngineOfTests, *words: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=DEADLINE_SECONDS,
+        timeout=COMMAND_SECONDS_MAX,
         env=environment(engine.folder),
     )
     assert done.returncode == 0, done.stderr
