@@ -141,8 +141,6 @@ class StandBy:
 
     def _check(self) -> None:
         """What must be right before anything is written to the store, and what is said of what need not be."""
-        from .runs import RUNS_MAX
-
         look = self._shared.beats.last = self._shared.runs.look(None)
         own = self._shared.own
         # This process has the lock of its data folder: whoever had the folder before, a moment ago even, is dead.
