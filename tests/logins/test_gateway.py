@@ -179,6 +179,8 @@ async def test_a_login_ends_at_any_gateway_and_in_the_browser_that_began_it_alon
         browser(stage.gateway) as ana,
         browser(stage.gateway) as mallory,
     ):
+        side = stage.another_gateway("second")
+        other = await side.address()
         theirs = await mallory.chooses(await mallory.begins(), "boris-2")
         mine = await ana.chooses(await ana.begins(), "ana-1")
         # A link of Mallory's logs Ana in as nobody, whether or not she has begun a login of her own.
@@ -191,8 +193,6 @@ async def test_a_login_ends_at_any_gateway_and_in_the_browser_that_began_it_alon
         assert (await mallory.comes_back(mine)).headers["location"] == "/dashboard"
         assert await ana.user() == await mallory.user() == "TOKEN_MISSING" and await logins_of(stage) == []
         # What Ana began goes on, at another gateway too: it is in her cookie alone.
-        side = stage.another_gateway("second")
-        other = await side.address()
         path = mine.partition(stage.gateway)[2]
         begun = next(each for each in ana.http.cookies.jar if each.name.startswith(BEGUN))
         async with browser(other) as moved:
