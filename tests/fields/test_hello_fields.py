@@ -17,6 +17,7 @@ from gateway import lines, protocol, turn
 from gateway.person import Person
 from gpufleet.errors import GpufleetError
 from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target
 from gpufleet.security.pass_phrases import hash_pass_phrase
 from gpufleet.security.tickets import make_place_key
 from inference.joining import Joining as WorkersJoining
@@ -206,7 +207,7 @@ def test_every_field_that_a_gateway_says_of_a_person_is_heard(monkeypatch: pytes
 
 def test_a_gateways_hello_says_all_that_it_knows_and_all_of_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "first_installed", lambda _: "1.2.3")
-    said = lines.Lines([], "g1")._hello.hello
+    said = lines.Lines(Target(address=Address("127.0.0.1")), "g1")._hello.hello
     assert {field.name: value for field, value in said.ListFields()} == {"gateway": "g1", "gateway_version": "1.2.3"}
     assert {field.name for field, _ in said.ListFields()} == set(said.DESCRIPTOR.fields_by_name)
     link = GatewayLink(number=1, address="10.0.0.9", since=Instant(5_000_000), name="g1", version="1.2.3")
