@@ -77,6 +77,7 @@ OF_ETCD_AND_PATRONI = {
     "--listen-client-urls",
     "--listen-peer-urls",
 }
+OF_CODE_SERVER = {"--auth", "--bind-addr", "--user-data-dir"}
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now", "--no-pager"}
 
 
@@ -101,7 +102,9 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     commands = set(COMMAND.findall(text)) | set(re.findall(r"^gpuctl ([a-z]+)", text, re.MULTILINE))
     assert commands <= MODULES.keys()
     known = set().union(*options_of_every_command().values()) | options_of_the_programs() | OF_GPUCTL_ITSELF
-    assert set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD - OF_ETCD_AND_PATRONI - OF_OTHERS <= known
+    assert (
+        set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD - OF_ETCD_AND_PATRONI - OF_CODE_SERVER - OF_OTHERS <= known
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
