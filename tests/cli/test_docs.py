@@ -78,6 +78,20 @@ OF_ETCD_AND_PATRONI = {
     "--listen-peer-urls",
 }
 OF_CODE_SERVER = {"--auth", "--bind-addr", "--user-data-dir"}
+OF_CONTAINERS = {
+    "--build-arg",
+    "--cap-add",
+    "--format",
+    "--health-cmd",
+    "--init",
+    "--network",
+    "--read-only",
+    "--tag",
+    "--time",
+    "--volume",
+    "--wheel",
+}
+"""Of podman and docker, and of what builds a wheel for them."""
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now", "--no-pager"}
 
 
@@ -102,9 +116,8 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     commands = set(COMMAND.findall(text)) | set(re.findall(r"^gpuctl ([a-z]+)", text, re.MULTILINE))
     assert commands <= MODULES.keys()
     known = set().union(*options_of_every_command().values()) | options_of_the_programs() | OF_GPUCTL_ITSELF
-    assert (
-        set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD - OF_ETCD_AND_PATRONI - OF_CODE_SERVER - OF_OTHERS <= known
-    )
+    of_others = OF_FIREWALLS_AND_SYSTEMD | OF_ETCD_AND_PATRONI | OF_CODE_SERVER | OF_CONTAINERS | OF_OTHERS
+    assert set(OPTION.findall(text)) - of_others <= known
 
 
 @pytest.mark.parametrize("page", PAGES)
