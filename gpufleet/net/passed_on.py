@@ -6,6 +6,7 @@ The gateway brings a token of its own beside that of the person: what anybody el
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import unquote
 
@@ -13,6 +14,9 @@ CLIENT_ADDRESS, PASSED_ON_BY = "gpufleet-client-address", "gpufleet-passed-on-by
 """Metadata of a call: the address, and the gateway's token as `authorization` has the caller's."""
 
 ADDRESS_CHARS_MAX = 64
+
+PEERS_KNOWN_MAX = 1_024
+"""Connections whose address is kept beside what gRPC says of it: all calls of a connection have the same."""
 
 
 def passed_on(address: str, gateway_token: str) -> tuple[tuple[str, str], ...]:
@@ -45,6 +49,7 @@ def readable_address(text: str) -> str:
     return str(mapped or address)
 
 
+@lru_cache(PEERS_KNOWN_MAX)
 def address_of_peer(peer: str) -> str:
     """The address of who calls, without the port, from gRPC's words for it, such as ipv6:%5B::1%5D:50123."""
     _, _, where = unquote(peer).partition(":")
