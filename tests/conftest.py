@@ -103,7 +103,10 @@ def _runs_tests(config: pytest.Config) -> bool:
 
 
 LONG_FILES = (
+    "tests/drills/upgrades/test_upgrade_drill.py",
     "tests/drills/test_drill.py",
+    "tests/leading/test_patroni.py",
+    "tests/containers/test_container_files.py",
     "tests/simulation/test_simulation.py",
     "tests/e2e/faults/test_faults.py",
     "tests/simulation/test_sessions_simulation.py",
