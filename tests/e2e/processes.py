@@ -171,14 +171,18 @@ class AgentProcess(Program):
             return b"registered with the scheduler" in log.read()
 
     def keeper_pids(self, *, with_supervisors: bool = False) -> list[int]:
-        """The live keeper processes of this data folder."""
-        found: list[int] = []
+        """The live keeper processes of this data folder.
+
+        What a keeper has just forked looks like one until it has a name or a program of its own: it is known by its
+        parent.
+        """
+        found: dict[int, int] = {}
         for path in Path("/proc").iterdir():
             if not path.name.isdecimal():
                 continue
             try:
                 command = (path / "cmdline").read_bytes().split(b"\0")
-                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
                 is_supervisor = (path / "comm").read_text().strip() == SUPERVISOR_NAME
             except OSError:
                 continue
@@ -186,8 +190,8 @@ class AgentProcess(Program):
             if is_supervisor and not with_supervisors:
                 continue
             if is_keeper and state not in "ZX" and any(os.fsencode(self.data) in word for word in command):
-                found.append(int(path.name))
-        return found
+                found[int(path.name)] = int(parent)
+        return [pid for pid, parent in found.items() if with_supervisors or parent not in found]
 
     async def end_keeper(self) -> None:
         """End the keeper and whatever runs; the agent must be gone."""
