@@ -90,12 +90,13 @@ class AgentProcess:
         return process.returncode, said.decode()
 
     def keeper_pids(self) -> list[int]:
-        """The living keepers of this agent's folder."""
-        return [
-            process.pid
-            for process in psutil.process_iter(["cmdline", "name"])
+        """The living keepers of this agent's folder, without what one of them has just forked."""
+        parents = {
+            process.pid: process.info["ppid"]
+            for process in psutil.process_iter(["cmdline", "name", "ppid"])
             if str(self.data / "keeper") in (process.info["cmdline"] or []) and process.info["name"] != SUPERVISOR_NAME
-        ]
+        }
+        return [pid for pid, parent in parents.items() if parent not in parents]
 
     async def __aenter__(self) -> AgentProcess:
         await self.start()
