@@ -27,6 +27,11 @@ FIELDS = settings_of(ClientSettings)
 TOKEN = make_token()
 
 
+@pytest.fixture(autouse=True)
+def _no_contexts_of_this_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
 def variable(name: str) -> str:
     return variable_name(VARIABLE_PREFIX, name)
 
