@@ -22,6 +22,10 @@ APPLICATION = "gpufleet waits"
 PROBE_SECONDS_MAX = 2
 """How long one server may take to say how it is."""
 
+CONNECTIONS_REFUSED_MAX = 2
+"""A server that lets people in has refused this account when it refused so often: the first time it may have been
+starting, and have come up before it was asked whether it is."""
+
 _IS_READ_ONLY = b"SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
 
 
@@ -92,17 +96,16 @@ def _state(arguments: dict[str, Any]) -> ServerState:
             return ServerState.UNRESOLVED if problem.errno == socket.EAI_AGAIN else ServerState.UNKNOWN
         except UnicodeError:
             return ServerState.UNKNOWN
-    try:
-        with psycopg.connect(**arguments, autocommit=True) as connection:
-            found = connection.execute(_IS_READ_ONLY).fetchone()
-        return ServerState.READ_ONLY if found == (True,) else ServerState.WRITABLE
-    except psycopg.Error:
-        pass
-    # Asked behind the connection that failed: a server that comes up in between is found the next time.
-    match pq.PGconn.ping(make_conninfo(**arguments).encode()):
-        case pq.Ping.REJECT:
-            return ServerState.STARTING
-        case pq.Ping.NO_RESPONSE:
-            return ServerState.SILENT
-        case _:
-            return ServerState.REFUSING
+    for _ in range(CONNECTIONS_REFUSED_MAX):
+        try:
+            with psycopg.connect(**arguments, autocommit=True) as connection:
+                found = connection.execute(_IS_READ_ONLY).fetchone()
+            return ServerState.READ_ONLY if found == (True,) else ServerState.WRITABLE
+        except psycopg.Error:
+            pass
+        match pq.PGconn.ping(make_conninfo(**arguments).encode()):
+            case pq.Ping.REJECT:
+                return ServerState.STARTING
+            case pq.Ping.NO_RESPONSE:
+                return ServerState.SILENT
+    return ServerState.REFUSING

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ from scheduler.leading import opening, starting
 from scheduler.store.errors import StoreLocked, StoreUnavailable
 from scheduler.store.opening import open_store
 from scheduler.store.reading import Began, Meta
-from scheduler.store.server_state import ServerState, server_state
+from scheduler.store.server_state import CONNECTIONS_REFUSED_MAX, ServerState, server_state
 from tests.e2e.processes import SchedulerProcess, until
 from tests.store.postgres_server import PostgresServer, needed_programs
 
@@ -99,6 +100,22 @@ async def waits(scheduler: SchedulerProcess, state: ServerState) -> None:
     """Return once the log of a start says that it waits, and for what."""
     line = f"waiting for the database: it {state.value}"
     await until(f"it says: {line}", lambda: scheduler.must_run() and line in scheduler.log_text())
+
+
+def test_a_server_that_comes_up_behind_a_connection_that_it_refused_has_not_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, refused = psycopg.connect, [psycopg.OperationalError("the database system is starting up")]
+
+    def come_up(*arguments: Any, **options: Any) -> Any:
+        if refused:
+            raise refused.pop()
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(psycopg, "connect", come_up)
+    assert server_state(url) is ServerState.WRITABLE
+    refused += [psycopg.OperationalError("no such account")] * CONNECTIONS_REFUSED_MAX
+    assert server_state(url) is ServerState.REFUSING
 
 
 async def test_a_start_that_waits_ends_when_it_is_told_to(tmp_path: Path) -> None:
