@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from hypothesis import HealthCheck, settings
 
+import gpufleet.host.grpc_forks  # noqa: F401  (some tests fork, in a process in which others have spoken gRPC)
 from gpufleet.host.event_loop import ASYNCIO, EVENT_LOOP_VARIABLE, UVLOOP, run
 from gpufleet.runtimes.probe import TELEMETRY_VARIABLE
 from tests.ignored_signals import reset_ignored_signals

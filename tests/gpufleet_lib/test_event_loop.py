@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -11,6 +12,7 @@ import pytest
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.event_loop import ASYNCIO, AUTO, CHOICES, UVLOOP, run, running_loop_in_words
+from gpufleet.host.grpc_forks import FORK_HANDLERS_VARIABLE
 
 WITHOUT = {"uvloop": None}
 """As `sys.modules` is where uvloop is not installed."""
@@ -63,6 +65,8 @@ def test_what_the_program_answers_and_raises_comes_out() -> None:
         run(fails(), ASYNCIO)
 
 
+WITHOUT_THE_TESTS_OWN = {name: value for name, value in os.environ.items() if name != FORK_HANDLERS_VARIABLE}
+
 PROGRAMS = """
 import asyncio
 import gpufleet.host.grpc_forks
@@ -101,13 +105,15 @@ run(main(), "uvloop")
 
 
 def test_programs_that_are_started_while_grpc_speaks_begin_on_uvloop_as_well() -> None:
-    said = subprocess.run([sys.executable, "-c", PROGRAMS], check=True, capture_output=True, text=True).stdout
+    command = [sys.executable, "-c", PROGRAMS]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=WITHOUT_THE_TESTS_OWN).stdout
     assert said == "{0}\n"
 
 
 @pytest.mark.parametrize("program", ["scheduler", "node_agent", "gateway", "inference"])
 def test_each_program_keeps_grpcs_fork_handlers_out_before_it_imports_grpc(program: str) -> None:
     code = f"import gpufleet.{program}.__main__, sys; print(*sys.modules)"
-    imported = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-P", "-c", code]
+    imported = subprocess.run(command, check=True, capture_output=True, text=True, env=WITHOUT_THE_TESTS_OWN)
     found = imported.stdout.split()
     assert found.index("gpufleet.host.grpc_forks") < (found.index("grpc") if "grpc" in found else len(found))
