@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpufleet.v1 import scheduler_pb2
+from gpufleet.v1 import scheduler_pb2, sessions_pb2
 
 from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason
@@ -144,13 +144,23 @@ def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iter
     yield from judge_server(server, own_version(), asked_at, answered_at, token.origin if token else "nowhere")
     nodes = all_nodes(client)
     yield from judge_nodes(nodes, server.version, answered_at)
-    yield from judge_programs(server, all_models(client))
+    yield from judge_programs(server, _models_in_sight(client))
     if wishes.nodes:
         yield from compare_nodes(nodes)
     if wishes.files:
         from .files import check_files
 
         yield from check_files(settings, client, nodes, wishes.shared_root or settings.config.settings.shared_root)
+
+
+def _models_in_sight(client: Client) -> list[sessions_pb2.Model]:
+    """All models; none for a token that may not list them, such as an agent's."""
+    try:
+        return all_models(client)
+    except GpufleetError as problem:
+        if problem.reason is not Reason.PERMISSION_DENIED:
+            raise
+        return []
 
 
 def own_disk() -> Finding:

@@ -242,6 +242,14 @@ def test_gateways_and_workers_of_another_version_are_told_in_one_line() -> None:
     assert "gpuctl models drain WORKER" in found.fix
 
 
+def test_with_an_agents_token_models_are_left_out_and_all_else_is_told(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    healthy(fake)
+    fake.faults["ListModels"] += [GpufleetError(Reason.PERMISSION_DENIED, "a token of role agent may not call it")]
+    done = gpuctl("doctor")
+    assert done.code == 0 and fake.asked("ListModels")
+    assert "may not call it" not in done.text and "accounts" in done.text
+
+
 def test_what_jobs_wait_for_since_the_store_was_put_back_is_told() -> None:
     now = cluster.NOW
     server = scheduler_pb2.GetServerInfoResponse(output_free_bytes=50 * GB, store_is_healthy=True)
