@@ -6,20 +6,10 @@ from collections.abc import Sequence
 
 from gpufleet.v1 import scheduler_pb2, sessions_pb2
 
-from gpufleet.fleet.client import Client, all_pages
-
 from ..render.sessions import worker_in_words
 
 FIRST_RELEASE = "0.1.0"
 """What a gateway or a worker has that says no version."""
-
-PAGE_SIZE = 1000
-
-
-def all_models(client: Client) -> list[sessions_pb2.Model]:
-    """Every model with its workers."""
-    request = sessions_pb2.ListModelsRequest(page_size=PAGE_SIZE)
-    return [model for page in all_pages(client, client.scheduler.ListModels, request) for model in page.models]
 
 
 def gateway_versions(server: scheduler_pb2.GetServerInfoResponse) -> dict[str, str]:

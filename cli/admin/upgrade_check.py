@@ -19,7 +19,8 @@ from gpufleet.fleet.client import connected
 from gpufleet.fleet.settings import Settings
 
 from ..nodes.node_calls import all_nodes
-from .program_versions import all_models, gateway_versions, worker_versions
+from ..sessions.listing import all_models
+from .program_versions import gateway_versions, worker_versions
 from .version import own_version
 
 READ_SECONDS_MAX = 60

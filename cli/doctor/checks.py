@@ -21,11 +21,11 @@ from gpufleet.net.listening import holder_of
 from gpufleet.text.units import format_size
 
 from .. import screen
-from ..admin.program_versions import all_models
 from ..admin.version import own_version
 from ..errors import FAILED
 from ..nodes.node_calls import all_nodes
 from ..render.table import Cell, Colour, Column, Look, draw, wrapped
+from ..sessions.listing import all_models
 from .agent import agent_folder, check_agent
 from .cluster import FREE_BYTES_FAILED, compare_nodes, judge_nodes, judge_refusal, judge_server
 from .each_address import check_each_address

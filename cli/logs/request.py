@@ -13,13 +13,14 @@ from gpufleet.v1 import job_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError, invalid
 from gpufleet.fleet.async_client import AsyncClient
-from gpufleet.fleet.client import all_pages, connected
+from gpufleet.fleet.client import connected
 from gpufleet.fleet.following.output import OutputRequest
 from gpufleet.fleet.named_jobs import ids_of, read_selection
 from gpufleet.fleet.reading import wrong
 from gpufleet.fleet.settings import Settings
 from gpufleet.text.units import parse_duration
 
+from ..sessions.listing import all_models
 from .log_options import LogOptions
 
 LOOK_S = 1.0
@@ -51,9 +52,7 @@ def workers_of(settings: Settings, name: str, *, follow: bool) -> list[tuple[int
     Raises MODEL_NOT_FOUND, JOB_NOT_FOUND.
     """
     with connected(settings) as client:
-        request = sessions_pb2.ListModelsRequest(page_size=PAGE_SIZE)
-        pages = all_pages(client, client.scheduler.ListModels, request)
-        models = [model for page in pages for model in page.models if name in ("", model.name)]
+        models = [model for model in all_models(client) if name in ("", model.name)]
     if name and not models:
         raise GpufleetError(
             Reason.MODEL_NOT_FOUND, f"no model is called {name!r}", next_step="See what is served: gpuctl models"

@@ -17,8 +17,8 @@ from gpufleet.text.units import counted
 from .. import screen
 from ..printing import print_answer, print_list
 from ..render.sessions import models_screen, sessions_screen, worker_in_words
+from .listing import PAGE_SIZE, all_models
 
-PAGE_SIZE = 1000
 FALLBACK_SPAN = timedelta(hours=1)
 """Requests of so long ago are looked at."""
 
@@ -91,8 +91,7 @@ def drain_worker(settings: Settings, word: str, model: str, reason: str) -> None
 
 def _models(client: Client, only: str) -> list[sessions_pb2.Model]:
     """All models, or the one of this name."""
-    request = sessions_pb2.ListModelsRequest(page_size=PAGE_SIZE)
-    models = [model for page in all_pages(client, client.scheduler.ListModels, request) for model in page.models]
+    models = all_models(client)
     if not only:
         return models
     named = [model for model in models if model.name == only]

@@ -480,12 +480,12 @@ class _WorkerReader:
 
 
 def _note_gateway(link: GatewayLink, hello: sessions_pb2.GatewayHello) -> None:
-    _check_told("hello.gateway", hello.gateway, GATEWAY_NAME_CHARS_MAX)
-    _check_told("hello.gateway_version", hello.gateway_version, VERSION_CHARS_MAX)
+    _check_printable("hello.gateway", hello.gateway, GATEWAY_NAME_CHARS_MAX)
+    _check_printable("hello.gateway_version", hello.gateway_version, VERSION_CHARS_MAX)
     link.name, link.version = hello.gateway, hello.gateway_version
 
 
-def _check_told(path: str, said: str, chars_max: int) -> None:
+def _check_printable(path: str, said: str, chars_max: int) -> None:
     if len(said) > chars_max or not said.isprintable():
         raise invalid(path, f"must be at most {chars_max} characters that can be printed")
 
@@ -545,7 +545,7 @@ def _check_hello(hello: sessions_pb2.WorkerHello, job: Job | None) -> None:
         )
     if len(hello.local_key) not in (0, LOCAL_KEY_BYTES):
         raise invalid("hello.local_key", f"must be {LOCAL_KEY_BYTES} bytes, or none")
-    _check_told("hello.worker_version", hello.worker_version, VERSION_CHARS_MAX)
+    _check_printable("hello.worker_version", hello.worker_version, VERSION_CHARS_MAX)
     if job is not None:
         attempt = 0 if job.attempt is None else job.attempt.number
         if (hello.job_id, hello.attempt, hello.model) != (job.id, attempt, job.spec.serves):
