@@ -13,7 +13,7 @@ from gpufleet.net.grpc_import import import_grpc_lightly
 from . import errors
 from .declaring import Exit
 from .menu import MODULES
-from .plain_call import plain_call
+from .plain_call import COMPLETING, plain_call
 
 
 def main() -> NoReturn:
@@ -50,12 +50,20 @@ def _done(arguments: Sequence[str]) -> int:
         if call is not None:
             call()
             return 0
+        if COMPLETING in os.environ:
+            _do_without_rich()
         from .app import command_line
 
         code = command_line().main(args=list(arguments), prog_name="gpuctl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except Exit as end:
         return end.code
+
+
+def _do_without_rich() -> None:
+    # typer would draw each help with it, which takes as long to import as all else, and breaks at a terminal's width
+    # what a shell reads line by line. It does without where rich is not installed.
+    sys.modules["rich"] = None  # type: ignore[assignment]  # as the import system says that there is no such module
 
 
 TAKE_A_WORD = ("--scheduler", "--context", "--token-file")

@@ -136,6 +136,13 @@ class Menu(Group):
             self.commands[cmd_name] = _load(cmd_name)
         return self.commands.get(cmd_name)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """What begins so, by the menu alone: a name and its summary are no reason to load a command."""
+        for entries in PANELS.values():
+            for name, entry in entries.items():
+                self.commands.setdefault(name, Command(name, help=entry.summary))
+        return super().shell_complete(ctx, incomplete)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

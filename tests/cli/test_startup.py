@@ -11,7 +11,7 @@ import pytest
 
 from cli.admin import audit, config, doctor, group, programs, secret, token, up, upgrade, usage, version
 from cli.app import command_line
-from cli.asking import command as asking
+from cli.asking import command as asking_command
 from cli.batch import command as batch
 from cli.bench_model import command as bench_model
 from cli.devices import monitor, top
@@ -33,7 +33,9 @@ from tests.cli.fake_scheduler import FakeScheduler, ended
 from tests.cli.golden import assert_golden
 
 HEAVY = ("grpc", "google.protobuf", "pydantic", "rich", "asyncio", "sqlalchemy")
-LIST_MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+LIST_MODULES = (
+    "import sys, json\n    print(json.dumps(sorted(name for name, it in sys.modules.items() if it)), file=sys.stderr)"
+)
 
 
 def modules_of(*arguments: str, **environment: str) -> set[str]:
@@ -56,11 +58,27 @@ def test_keeping_grpc_silent_costs_help_no_modules_of_its_own() -> None:
     assert not modules_of("--help").intersection({"importlib.abc", "importlib.resources", "tempfile", "random"})
 
 
-@pytest.mark.parametrize("words", ["gpuctl ", "gpuctl su", "gpuctl submit --g", "gpuctl nodes "])
-def test_completion_of_words_imports_nothing_heavy(words: str) -> None:
-    number = str(len(words.split(" ")) - 1)
-    environment = {"_GPUCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": number}
-    assert not modules_of(**environment).intersection(HEAVY)
+def asking(shell: str, words: str) -> dict[str, str]:
+    """What a shell sets that wants to know how these words go on."""
+    of_bash = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    of_others = {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    return {"_GPUCTL_COMPLETE": f"complete_{shell}", **(of_bash if shell == "bash" else of_others)}
+
+
+SHELLS = ("bash", "zsh", "fish")
+COMMANDS = {f"gpufleet.cli.{module}" for module in MODULES.values()}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("words", ["gpuctl ", "gpuctl su", "gpuctl --s", "gpuctl submit --g", "gpuctl nodes "])
+def test_completion_of_words_imports_nothing_heavy(words: str, shell: str) -> None:
+    assert not modules_of(**asking(shell, words)).intersection(HEAVY)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("words", ["gpuctl ", "gpuctl su", "gpuctl --s"])
+def test_completion_of_a_commands_name_loads_no_command(words: str, shell: str) -> None:
+    assert not modules_of(**asking(shell, words)) & COMMANDS
 
 
 IN_PYTHON = "google.protobuf.internal.python_message"
@@ -86,19 +104,35 @@ def test_what_is_done_many_times_a_day_imports_no_more_than_it_must(
     assert not found.intersection(NEVER | besides)
 
 
-def complete(line: str) -> list[str]:
-    environment = {"_GPUCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+def lines_for(shell: str, words: str) -> list[str]:
+    """What the shell is answered, line by line."""
     command = [sys.executable, "-P", "-m", "gpufleet.cli"]
-    environment = {**os.environ, **environment}
+    environment = {**os.environ, **asking(shell, words)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.stderr == ""
-    return done.stdout.split()
+    return done.stdout.splitlines()
+
+
+def complete(words: str) -> list[str]:
+    return [line for line in lines_for("bash", words) if line]
 
 
 def test_commands_and_options_are_completed() -> None:
     assert complete("gpuctl su") == ["submit"]
+    assert complete("gpuctl ") == list(MODULES)
     assert "--gpus" in complete("gpuctl submit --g")
     assert complete("gpuctl nodes f") == ["forget"]
+
+
+def test_a_shell_that_shows_help_beside_its_offers_is_given_that_of_the_menu() -> None:
+    assert lines_for("fish", "gpuctl su") == ["submit\tSubmit a job and print its id."]
+    assert lines_for("zsh", "gpuctl su") == ["""_arguments '*: :(("submit":"Submit a job and print its id."))'"""]
+
+
+def test_an_offer_is_one_line_however_long_its_help_is() -> None:
+    lines = lines_for("fish", "gpuctl submit --g")
+    assert [line.partition("\t")[0] for line in lines] == complete("gpuctl submit --g")
+    assert max(map(len, lines)) > 80
 
 
 def test_live_ids_and_nodes_are_completed_and_silence_is_kept_when_nobody_answers(
@@ -117,7 +151,7 @@ def test_live_ids_and_nodes_are_completed_and_silence_is_kept_when_nobody_answer
 
 def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> None:
     commands = (
-        asking,
+        asking_command,
         attach,
         audit,
         batch,
@@ -186,7 +220,7 @@ def test_the_menu_says_what_the_first_line_of_each_commands_help_says(panel: str
 
 
 def test_the_help_of_gpuctl_loads_no_command() -> None:
-    assert not modules_of("--help") & {f"gpufleet.cli.{module}" for module in MODULES.values()}
+    assert not modules_of("--help") & COMMANDS
 
 
 def test_every_summary_is_one_line_of_the_menu() -> None:
