@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pathspec import GitIgnoreSpec
+from .patterns import means_nothing, spec_of
 
 LINES_MAX = 100
 LINE_BYTES_MAX = 1_024
@@ -23,17 +23,16 @@ def trouble_with_line(line: str) -> str:
     if any(ord(each) < 32 or ord(each) == 127 for each in line):
         return "holds a control character"
     try:
-        GitIgnoreSpec.from_lines([line])
+        return f"chooses nothing: {line!a} is no pattern" if means_nothing(line) else ""
     except ValueError as problem:
         return f"is no pattern: {problem}"
-    return ""
 
 
 class Chosen:
     """Which paths the lines choose: the last that fits says so, and one that begins with ! takes it out again."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self._spec = GitIgnoreSpec.from_lines(list(lines))
+        self._spec = spec_of(lines)
 
     def has(self, path: str) -> bool:
         """Whether a file of this path is among them."""

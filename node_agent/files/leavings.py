@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 from gpufleet.jobs.cutting import Part, plans_of
@@ -27,6 +28,8 @@ from gpufleet.jobs.results import (
 
 LOOKED_AT_MAX = 1_000_000
 """Names that are looked at; of a folder with more the rest is left."""
+LOOKED_SECONDS_MAX = 300.0
+"""How long names are looked at: many lines over many names must not keep what others left waiting."""
 DEPTH_MAX = 100
 """Folders inside each other; no path that is allowed has more."""
 
@@ -58,13 +61,20 @@ class Left:
     problems: list[str] = field(default_factory=list)
 
 
-def look(root: Path, lines: tuple[str, ...]) -> Left:
-    """Describe what the lines choose in a folder. Errors: OSError where it cannot be opened, Changed."""
+def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.monotonic) -> Left:
+    """Describe what the lines choose in a folder; `clock` tells seconds.
+
+    Errors: OSError where it cannot be opened, Changed.
+    """
     left, chosen = Left(), Chosen(lines)
     with _opened(root) as top:
         walked = _walk(top, "", os.fstat(top).st_uid, chosen, left.problems, 0)
-        files = [file for file in islice(walked, LOOKED_AT_MAX) if file is not None]
-        if next(walked, walked) is not walked:
+        until = clock() + LOOKED_SECONDS_MAX
+        looked_at = takewhile(lambda _: clock() < until, islice(walked, LOOKED_AT_MAX))
+        files = [file for file in looked_at if file is not None]
+        if clock() >= until:
+            left.problems.append(f"looking took more than {LOOKED_SECONDS_MAX:.0f} s: the rest was not looked at")
+        elif next(walked, walked) is not walked:
             left.problems.append(f"the folder holds more than {LOOKED_AT_MAX:,} names: the rest was not looked at")
         walked.close()
         files.sort(key=lambda each: each.path)

@@ -88,3 +88,12 @@ def test_of_too_many_files_the_first_are_stored_and_the_rest_is_told(
     assert left.problems == ["20 files are chosen, and only the first 15 are stored"]
     monkeypatch.setattr(leavings, "LOOKED_AT_MAX", 10)
     assert "more than 10 names" in look(tmp_path, ("*",)).problems[0]
+
+
+def test_a_folder_is_looked_at_for_so_long_and_what_is_left_of_it_is_told(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"f{number}").write_bytes(b"1")
+    minutes = iter(range(100))
+    left = look(tmp_path, ("*",), clock=lambda: 60.0 * next(minutes))
+    assert paths(left) == ["f0", "f1", "f2", "f3"]
+    assert left.problems == ["looking took more than 300 s: the rest was not looked at"]

@@ -6,12 +6,14 @@ it. What .gpufleetignore says goes before whatever any .gitignore says, so that 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.patterns import spec_of
 
 from ..submitting.project_file import FILE as PROJECT_FILE
 from ..submitting.project_file import ignored_lines
@@ -111,7 +113,7 @@ def rules_above(folder: Path) -> IgnoreRules:
 
 def _spec_of(file: Path, lines: list[str]) -> GitIgnoreSpec:
     try:
-        return GitIgnoreSpec.from_lines(lines)
+        return spec_of(lines)
     except ValueError as problem:
         step = "Write its lines as in a .gitignore."
         raise invalid(str(file), f"ignore holds a line that is no pattern: {problem}", next_step=step) from None
@@ -119,11 +121,15 @@ def _spec_of(file: Path, lines: list[str]) -> GitIgnoreSpec:
 
 def _level(file: Path, base: str) -> _Level:
     try:
-        with file.open("rb") as opened:
+        # A pipe would be waited for.
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
             data = opened.read(IGNORE_BYTES_MAX + 1)
         if len(data) > IGNORE_BYTES_MAX:
-            raise GpufleetError(Reason.FILE_TOO_LARGE, f"{file} has more than {IGNORE_BYTES_MAX:,} bytes")
-        return _Level(base, GitIgnoreSpec.from_lines(data.decode().splitlines()))
+            what = f"{file} has more than {IGNORE_BYTES_MAX:,} bytes"
+            raise GpufleetError(
+                Reason.FILE_TOO_LARGE, what, next_step="Shorten it: patterns such as data/** say much in a line."
+            )
+        return _Level(base, spec_of(data.decode().splitlines()))
     except OSError as problem:
         why = f"cannot be read: {problem.strerror}"
     except ValueError as problem:  # a line that is no pattern, or no UTF-8

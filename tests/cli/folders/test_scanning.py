@@ -156,3 +156,22 @@ def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
 def test_the_line_that_leaves_something_out_runs_nothing_whatever_a_name_says() -> None:
     line = ignore_line("it's; touch $(pwned)")
     assert shlex.split(line) == ["echo", "/it's; touch $(pwned)", ">>", ".gpufleetignore"]
+
+
+def test_a_line_that_means_nothing_is_passed_over_as_git_does(tmp_path: Path) -> None:
+    made(tmp_path, {".gitignore": "[z-a]\n[a\n*.log\n", "a.log": "", "b": ""})
+    assert paths(scan(tmp_path, ENOUGH)) == [".gitignore", "b"]
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_what_is_ignored_is_not_waited_for(tmp_path: Path) -> None:
+    made(tmp_path, {"a": ""})
+    os.mkfifo(tmp_path / ".gitignore")
+    assert paths(scan(tmp_path, ENOUGH)) == ["a"]
+
+
+def test_what_is_ignored_in_too_many_words_is_told_with_what_helps(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("a" * 1_000_001)
+    with pytest.raises(GpufleetError, match=r"1,000,000 bytes") as caught:
+        scan(tmp_path, ENOUGH)
+    assert "Shorten it" in caught.value.next_step
