@@ -160,6 +160,8 @@ class Attached:
         self._interrupts = Interrupts(self._has_terminal)
         self._signals: Sequence[signal.Signals] = ()
         """Those that came before."""
+        self._since: float | None = None
+        """When the session began; None for now."""
         self._keyboard: Keyboard | None = None
         if first is None:
             self._streams = Streams()
@@ -167,7 +169,7 @@ class Attached:
         else:
             self._streams, self._progress, self._output = first.streams, first.progress, first.output
             self._output.client, self._output.on_job = client, self._on_job
-            self._signals = first.signals
+            self._signals, self._since = first.signals, first.began_at
         self._left_with: asyncio.Future[tuple[int, str]]
         self._errands: set[asyncio.Task[None]] = set()
         self._tells_setup = False
@@ -225,7 +227,7 @@ class Attached:
     async def _follow(self) -> FollowingEnd:
         translated = self._client.translated
         if self._keyboard is None:
-            return await follow(self._output, self._limits, translated, on_cut_off=self._on_cut_off)
+            return await follow(self._output, self._limits, translated, on_cut_off=self._on_cut_off, since=self._since)
         feed = self._keyboard.feed(self._client, self._output)
         return await follow(feed, self._limits, translated, on_cut_off=self._on_cut_off)
 

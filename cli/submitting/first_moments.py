@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
 
 import grpc
@@ -17,12 +18,13 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.fleet.client import Client
 from gpufleet.fleet.following.feeds import MessageKind
 from gpufleet.fleet.following.output import OutputFeed, OutputRequest
+from gpufleet.fleet.settings import Settings
 
 from ..following.writers import Plain, Streams
 from .progress import Progress
 
 FIRST_S_MAX = 2.0
-"""How long a job is followed so."""
+"""How long a job is followed so at most."""
 
 
 class FirstMoments:
@@ -30,6 +32,8 @@ class FirstMoments:
 
     def __init__(self, job: job_pb2.Job) -> None:
         self.job = job
+        self.began_at = monotonic()
+        """When the session began, which `--session-timeout` counts from."""
         self.streams = Streams()
         self.progress = Progress(self.streams.note)
         self.output = OutputFeed(
@@ -39,10 +43,12 @@ class FirstMoments:
         """Those that came, which nobody has acted upon yet."""
         self._cancel: Callable[[], object] | None = None
 
-    def follow(self, client: Client) -> bool:
+    def follow(self, client: Client, settings: Settings) -> bool:
         """Write the output as it comes; whether that was all, and the job has ended."""
+        limits = settings.config.settings
+        longest_s = min(limits.session_timeout.total_seconds(), limits.max_wait_time.total_seconds(), FIRST_S_MAX)
         self.progress.tell(self.job)
-        call = client.scheduler.StreamOutput(self.output.request(), timeout=FIRST_S_MAX)
+        call = client.scheduler.StreamOutput(self.output.request(), timeout=longest_s)
         self._cancel = call.cancel
         try:
             return not self.signals and self._take(call)

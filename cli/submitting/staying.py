@@ -53,7 +53,7 @@ def stay(
             say(note)
         try:
             with closing(begun):
-                has_ended = first.follow(begun.client)
+                has_ended = first.follow(begun.client, settings)
         except Exception:
             say(how_to_follow(first.job.id, "left", has_input=False))
             raise

@@ -84,8 +84,10 @@ class Follower:
         return self.unanswered > 0 or (self.lost_at is not None and now - self.lost_at >= CUT_OFF_AFTER_S)
 
     def begin(self, now: float) -> list[Action]:
-        """The first thing to do."""
-        self.opened_at = now
+        """The first thing to do; `now` is later than the start of who followed in another way before."""
+        if now >= self._session_ends_at():
+            return [Action.GIVE_UP_SESSION]
+        self.opened_at = self.news_at = self.heard_at = now
         return [Action.OPEN]
 
     def heard(self, now: float, *, is_news: bool) -> list[Action]:
@@ -130,7 +132,7 @@ class Follower:
 
     def time_passed(self, now: float) -> list[Action]:
         """The clock reached `wake_at`, or went past it."""
-        if now >= self.started_at + self.limits.session_s:
+        if now >= self._session_ends_at():
             return [Action.GIVE_UP_SESSION]
         actions: list[Action] = []
         if self.question_at is not None and now >= self.question_at + self.limits.connection_s:
@@ -150,7 +152,7 @@ class Follower:
 
     def wake_at(self) -> float:
         """When `time_passed` has something to do at the earliest."""
-        times = [self.started_at + self.limits.session_s]
+        times = [self._session_ends_at()]
         if self.question_at is not None:
             times.append(self.question_at + self.limits.connection_s)
         else:
@@ -160,6 +162,9 @@ class Follower:
         if self.opened_at is not None:
             times.append(self.opened_at + self.limits.connection_s)
         return min(times)
+
+    def _session_ends_at(self) -> float:
+        return self.started_at + self.limits.session_s
 
     def _silence_ends_at(self) -> float:
         return self.news_at + self.limits.max_wait_s

@@ -56,14 +56,16 @@ async def follow(
     translate: Callable[[grpc.RpcError], GpufleetError],
     on_cut_off: Callable[[bool], None] = lambda is_cut_off: None,
     clock: Callable[[], float] = time.monotonic,
+    since: float | None = None,
 ) -> FollowingEnd:
     """Follow the feed to its end, or until a time-out; raises what the scheduler refuses for good.
 
     Whatever a stream or a question ends with comes back here: what may pass is tried again by the time-outs, and
     anything else, a fault of this program too, is raised as it is.
-    `on_cut_off` is told when the scheduler is away, and when it is back.
+    `on_cut_off` is told when the scheduler is away, and when it is back. The session lasts `since` then, by the clock,
+    where it began before this.
     """
-    shell = _Shell(feed, limits, translate, on_cut_off, clock)
+    shell = _Shell(feed, limits, translate, on_cut_off, clock, clock() if since is None else since)
     try:
         return await shell.run()
     finally:
@@ -78,12 +80,13 @@ class _Shell(Generic[M]):
         translate: Callable[[grpc.RpcError], GpufleetError],
         on_cut_off: Callable[[bool], None],
         clock: Callable[[], float],
+        since: float,
     ) -> None:
         self._feed: Feed[M] = feed
         self._translate = translate
         self._on_cut_off = on_cut_off
         self._clock = clock
-        self._core = Follower(limits, clock())
+        self._core = Follower(limits, since)
         self._arrivals: asyncio.Queue[_Message[M] | _Lost | _Answer] = asyncio.Queue(WAITING_MESSAGES_MAX)
         self._reader: asyncio.Task[None] | None = None
         self._question: asyncio.Task[None] | None = None

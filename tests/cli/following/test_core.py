@@ -189,3 +189,13 @@ def test_whatever_happens_the_next_wake_up_is_ahead_and_a_stream_is_open_or_bein
         assert follower.wake_at() > now
         states = [follower.flowing_since, follower.redial_at, follower.opened_at]
         assert sum(state is not None for state in states) == 1
+
+
+def test_a_session_that_began_in_another_way_ends_at_its_time_all_the_same() -> None:
+    follower = Follower(DEFAULTS, 0.0)
+    assert follower.begin(2.0) == [Action.OPEN]
+    simulated = Simulated(follower, now=2.0)
+    simulated.note(follower.heard(2.0, is_news=True))
+    simulated.until(10_000, each_ask="answered", each_open="flows")
+    assert simulated.done[-1] == (7200.0, Action.GIVE_UP_SESSION)
+    assert Follower(DEFAULTS, 0.0).begin(7200.0) == [Action.GIVE_UP_SESSION]

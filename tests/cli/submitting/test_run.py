@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from gpufleet.v1 import job_pb2
@@ -207,6 +208,29 @@ def test_a_session_ends_at_its_time_out_and_the_job_goes_on(fake: FakeScheduler,
     assert (done.code, done.out) == (125, b"working\n")
     assert "the session reached its 5 s; job 1 goes on. Follow it with: gpuctl logs -f 1" in done.err
     assert not fake.asked("Cancel")
+
+
+def test_the_first_moments_last_no_longer_than_the_session(
+    fake: FakeScheduler, gpuctl: Gpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_moments, "FIRST_S_MAX", 40.0)
+    fake.output[1] = [Piece(b"working\n"), Until(threading.Event(), sends_keepalives=True)]
+    done = gpuctl("run", "--session-timeout", "5s", "--", "train")
+    assert (done.code, done.out) == (125, b"working\n")
+    assert "the session reached its 5 s; job 1 goes on. Follow it with: gpuctl logs -f 1" in done.err
+    assert len(fake.asked("StreamOutput")) == 1
+
+
+def test_a_session_begins_with_its_first_moments(
+    fake: FakeScheduler, gpuctl: Gpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_moments, "FIRST_S_MAX", 0.2)
+    monkeypatch.setattr(first_moments, "monotonic", lambda: time.monotonic() - 3000)
+    fake.output[1] = [Piece(b"working\n"), Until(threading.Event(), sends_keepalives=True)]
+    done = gpuctl("run", "--session-timeout", "3000s", "--", "train")
+    assert done.code == 125
+    assert "the session reached its 3000 s; job 1 goes on. Follow it with: gpuctl logs -f 1" in done.err
+    assert len(fake.asked("StreamOutput")) < 2
 
 
 def test_who_runs_a_held_job_is_told_that_it_waits_for_its_release(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
