@@ -6,8 +6,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from gpufleet.fleet.exit_codes import OWN_FAILURE
 from gpufleet.net.grpc_import import import_grpc_lightly
 
 from . import errors
@@ -22,11 +24,20 @@ def main() -> NoReturn:
     Leaves without the interpreter's tidying up, which costs a sixth of a short command's time and can hang on a
     connection that hangs; all that is ours is closed and written by then.
     """
+    _lead_closed_streams_nowhere()
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _lead_closed_streams_nowhere() -> None:
+    """Open what the caller closed, as `>&-` does: a connection would get its number, and what is written to it."""
+    nowhere = Path(os.devnull)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, nowhere.open(mode))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -84,8 +95,8 @@ def _failed(problem: Exception, command: str, arguments: Sequence[str]) -> int:
         case OSError(errno=number, filename=None) if number in errors.FULL:
             # Files of our own are told by whoever writes them; what has no name is where the output goes.
             _let_go_of_stdout()
-            errors.report(errors.unwritable(problem), command, as_json=_wants_json(arguments))
-            return errors.FAILED
+            errors.report(errors.unwritable(problem, command), command, as_json=_wants_json(arguments))
+            return OWN_FAILURE if command in errors.COMMANDS_WITH_THE_JOBS_CODE else errors.FAILED
         case errors.Declined():
             print(f"gpuctl: {problem}", file=sys.stderr)
             return errors.FAILED

@@ -55,6 +55,14 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What a system says of an output that takes no more."""
 
 
+INSTEAD_OF_AGAIN = {
+    "run": "follow the job as said above",
+    "submit": "see what was submitted with: gpuctl queue -a",
+    "exec": "see what the command did: it is started once more when this is given again",
+}
+"""What to do after a failed write, where the command given again would start something again."""
+
+
 class ReaderLeft(Exception):
     """Nobody reads our stdout any more: the end of a pipe has what it wanted."""
 
@@ -63,10 +71,11 @@ class Declined(Exception):
     """A person was asked whether they are sure, and they are not."""
 
 
-def unwritable(problem: OSError) -> GpufleetError:
+def unwritable(problem: OSError, command: str) -> GpufleetError:
     """The output, which the shell sent to a file, takes no more."""
     why = f"the output cannot be written: {problem.strerror}"
-    return GpufleetError(Reason.FILE_NOT_FOUND, why, next_step="Make room where it goes, and give the command again.")
+    again = INSTEAD_OF_AGAIN.get(command, "give the command again")
+    return GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"Make room where it goes, and {again}")
 
 
 def first_of(problem: Exception) -> Exception:
