@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.jobs.folders import MANIFEST_BYTES_MAX, Folder, ManifestError, folder_of, folders_above
+from gpufleet.jobs.folders import MANIFEST_BYTES_MAX, Entry, Folder, ManifestError, folder_of, folders_above
 
 from ..state.ids import UserName
 from ..state.specs import InputFile
@@ -18,6 +19,8 @@ OF_NOTHING = hashlib.sha256(b"").hexdigest()
 """The manifest of an empty folder has no bytes, and is stored nowhere."""
 CHUNKS_KEPT_MAX = 200_000
 """Of all manifests that are kept together."""
+INDEXED_KEPT_MAX = 50_000
+"""Entries and chunks of all folders whose files are asked for one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,31 @@ class Contents:
     content_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class IndexedFolder:
+    """A folder, where in its contents each file begins by its path, and where each chunk does."""
+
+    folder: Folder
+    entries: Mapping[str, tuple[Entry, int]]
+    chunk_begins: tuple[int, ...]
+
+    @property
+    def weight(self) -> int:
+        """What counts towards INDEXED_KEPT_MAX."""
+        return 1 + len(self.entries) + len(self.chunk_begins)
+
+
+def indexed(folder: Folder) -> IndexedFolder:
+    """The index of a folder."""
+    sizes = (each.size_bytes for each in folder.entries)
+    entries = {each.path: (each, begin) for each, begin in zip(folder.entries, _begins(sizes), strict=True)}
+    return IndexedFolder(folder, entries, _begins(each.size_bytes for each in folder.chunks))
+
+
+def _begins(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(accumulate(sizes, initial=0))[:-1]
+
+
 class Folders:
     """Reads manifests with `open_blob`. Every method may be called from any thread."""
 
@@ -37,6 +65,8 @@ class Folders:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[UserName, str], Contents] = OrderedDict()
         self._chunks = 0
+        self._indexed: OrderedDict[tuple[UserName, str], IndexedFolder] = OrderedDict()
+        self._indexed_weight = 0
 
     def contents(self, user: UserName, digest: str) -> Contents:
         """What a user's manifest asks for. Raises ManifestError, and FILE_NOT_UPLOADED where it is not stored."""
@@ -60,6 +90,23 @@ class Folders:
             if each.path in paths or each.path in folders or folders_above([each.path]) & paths:
                 return each.path
         return None
+
+    def indexed(self, user: UserName, digest: str) -> IndexedFolder:
+        """The same as of `read`, kept for who asks for one file after another. Raises as `contents`."""
+        key = user, digest
+        with self._lock:
+            if (known := self._indexed.get(key)) is not None:
+                self._indexed.move_to_end(key)
+                return known
+        found = indexed(self.read(user, digest))
+        with self._lock:
+            if key not in self._indexed and found.weight <= INDEXED_KEPT_MAX:
+                self._indexed[key] = found
+                self._indexed_weight += found.weight
+            while self._indexed_weight > INDEXED_KEPT_MAX:
+                _, dropped = self._indexed.popitem(last=False)
+                self._indexed_weight -= dropped.weight
+        return found
 
     def read(self, user: UserName, digest: str) -> Folder:
         """All that a manifest says. Raises as `contents`."""

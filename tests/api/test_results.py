@@ -18,6 +18,7 @@ from node_agent.credential import CREDENTIAL_FILE
 from node_agent.identity import IDENTITY_FILE
 from scheduler.api.jobs.results import _begin, _listed
 from scheduler.api.jobs.what_came import RankLeft
+from scheduler.blobs.folders import IndexedFolder, indexed
 from scheduler.blobs.results import Stored
 from scheduler.state.ids import JobId, RankKey, UserName
 from scheduler.state.units import Span
@@ -154,8 +155,8 @@ def test_a_page_goes_over_all_ranks_and_names_each() -> None:
         def __init__(self) -> None:
             self.folders = self
 
-        def read(self, user: str, digest: str) -> Folder:
-            return Folder(tuple(Entry(name, size_bytes=0) for name in digest), ())
+        def indexed(self, user: str, digest: str) -> IndexedFolder:
+            return indexed(Folder(tuple(Entry(name, size_bytes=0) for name in digest), ()))
 
     def left(rank: int, names: str | None) -> RankLeft:
         came = None if names is None else Stored(UserName("ann"), names, ())

@@ -70,6 +70,25 @@ def test_a_manifest_is_read_once_and_of_many_the_last_ones_are_known(
     assert caught.value.reason is Reason.FILE_NOT_UPLOADED
 
 
+def test_who_asks_for_one_file_after_another_has_the_manifest_read_once(
+    blobs: BlobPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand files of a job would else be as many times ten thousand entries that are read."""
+    store = blobs.open(BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=10, free_bytes=0))
+    monkeypatch.setattr(folders, "INDEXED_KEPT_MAX", 5)
+    first, second = upload(store, ANN, folder()), upload(store, ANN, folder([b"x", b"y"]))
+    known = store.folders.indexed(ANN, first)
+    assert (known.entries["a"][0].size_bytes, known.entries["a"][1], known.chunk_begins) == (9, 0, (0, 3, 6))
+    assert store.folders.indexed(ANN, first) is known
+    store.folders.indexed(ANN, second)
+    assert store.folders.indexed(ANN, first) is not known
+    monkeypatch.setattr(folders, "INDEXED_KEPT_MAX", 2)
+    assert store.folders.indexed(ANN, second) is not store.folders.indexed(ANN, second)
+    with pytest.raises(GpufleetError) as caught:
+        store.folders.indexed(BOB, first)
+    assert caught.value.reason is Reason.FILE_NOT_UPLOADED
+
+
 def test_a_chunk_of_two_sizes_is_refused(blobs: BlobPlaces) -> None:
     store = blobs.open()
     chunks = (FolderChunk("ab" * 32, 3), FolderChunk("ab" * 32, 4))

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from gpufleet.v1 import files_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import PIECE_BYTES_MAX
-from gpufleet.jobs.folders import Folder, ManifestError
+from gpufleet.jobs.folders import ManifestError
 
+from ...blobs.folders import IndexedFolder
 from ...blobs.results import Stored
 from ...blobs.store import BlobStore
 from ...state.ids import JobId, UserName
@@ -149,7 +151,7 @@ def _listed(
             rank.message = each.message
             continue
         rank.problems.extend(stored.problems)
-        entries = _folder(blobs, stored).entries
+        entries = _indexed(blobs, stored).folder.entries
         rank.file_count = len(entries)
         first = 0 if number > begin[0] else begin[1] if number == begin[0] else len(entries)
         page = entries[first : first + room]
@@ -170,13 +172,11 @@ def _found(blobs: BlobStore, job: Job, ranks: list[RankLeft], rank: int, path: s
     stored = ranks[rank].stored if ranks else None
     if stored is None:
         raise _nothing(job.id, "left no files, or they are not stored yet")
-    folder = _folder(blobs, stored)
-    begin = 0
-    for entry in folder.entries:
-        if entry.path == path:
-            version = hashlib.sha256(f"{stored.digest}/{path}".encode()).hexdigest()
-            return _File(stored.user, entry.size_bytes, tuple(_runs(folder, begin, entry.size_bytes)), version)
-        begin += entry.size_bytes
+    folder = _indexed(blobs, stored)
+    if (known := folder.entries.get(path)) is not None:
+        entry, begin = known
+        version = hashlib.sha256(f"{stored.digest}/{path}".encode()).hexdigest()
+        return _File(stored.user, entry.size_bytes, tuple(_runs(folder, begin, entry.size_bytes)), version)
     raise _nothing(job.id, f"left no file {path[:200]!r}")
 
 
@@ -186,13 +186,14 @@ def _nothing(job: JobId, why: str) -> GpufleetError:
     )
 
 
-def _runs(folder: Folder, begin: int, size: int) -> Iterator[_Run]:
-    at = 0
-    for chunk in folder.chunks:
+def _runs(found: IndexedFolder, begin: int, size: int) -> Iterator[_Run]:
+    start = max(0, bisect_right(found.chunk_begins, begin) - 1)
+    for chunk, at in zip(found.folder.chunks[start:], found.chunk_begins[start:], strict=True):
+        if at >= begin + size:
+            return
         first, last = max(begin, at), min(begin + size, at + chunk.size_bytes)
         if first < last:
             yield _Run(chunk.digest, first - at, last - first)
-        at += chunk.size_bytes
 
 
 def _part(runs: Iterable[_Run], offset: int, length: int) -> tuple[_Run, ...]:
@@ -207,9 +208,9 @@ def _part(runs: Iterable[_Run], offset: int, length: int) -> tuple[_Run, ...]:
     return tuple(found)
 
 
-def _folder(blobs: BlobStore, stored: Stored) -> Folder:
+def _indexed(blobs: BlobStore, stored: Stored) -> IndexedFolder:
     try:
-        return blobs.folders.read(stored.user, stored.digest)
+        return blobs.folders.indexed(stored.user, stored.digest)
     except ManifestError as problem:
         raise GpufleetError(Reason.STORE_UNAVAILABLE, f"what the job left is not readable: {problem}") from None
 

@@ -39,6 +39,14 @@ async def test_what_a_job_leaves_is_stored_listed_and_brought_here(
     assert sorted(found) == ["here/out", "here/out/deep", "here/out/deep/large", "here/out/model.pt", "here/out/run"]
     assert found["here/out/deep/large"].st_size == 20_000_000
     assert found["here/out/run"].st_mode & 0o111
+    (tmp_path / "here/out/model.pt").write_text("other\n")
+    (tmp_path / "here/out/run").unlink()
+    again = await gpuctl(shared_fleet, tmp_path, "cp", f"{job}:", "here")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "here/out/model.pt").read_text() == "model\n"
+    assert (tmp_path / "here/out/run").exists()
+    kept = (tmp_path / "here/out/deep/large").stat()
+    assert kept.st_ino == found["here/out/deep/large"].st_ino, "what was here already came once more"
     listed = await gpuctl(shared_fleet, tmp_path, "files", job)
     assert [line.split() for line in listed.stdout.splitlines()[:4]] == [
         ["SIZE", "PATH"],
