@@ -86,9 +86,8 @@ def test_a_walk_that_passes_items_tells_every_place_as_one_that_does_not(seed: i
             continue
         known = durable.jobs[job]
         cursor = (known.band, (NO_GROUP, known.user), (known.age_since, known.id))
-        assert [each.id for _, each in order_from(fleet.state, fleet.now, cursor)] == [
-            each for _, each in told[number + 1 :]
-        ]
+        rest = [(place, each.id) for place, each in order_from(fleet.state, fleet.now, cursor)]
+        assert rest == told[number + 1 :]
 
 
 def test_an_array_of_many_costs_what_one_of_few_does() -> None:
