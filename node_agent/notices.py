@@ -42,7 +42,6 @@ from .core.outcome import AttemptView
 from .environment import shown_devices
 from .keeper.linux import boottime_us
 from .keeper.values import end_from, isolation_from, to_json
-from .notice_delivery import NoticeNotDelivered, post, run_command, run_isolated, shown
 
 _log = logging.getLogger(__name__)
 
@@ -208,6 +207,9 @@ class Notices:
 
     async def _tell(self, subject: Subject, notice: Notice) -> None:
         """Deliver it or log why not; never raises what goes wrong with it."""
+        # Few jobs have notices, and what HTTP needs takes 1.6 MB.
+        from .notice_delivery import NoticeNotDelivered, post, run_command, run_isolated, shown
+
         facts = subject.facts
         reason, message = wire.reason_and_sentence_of(facts.end) if facts.end is not None else ("", "")
         fields = {

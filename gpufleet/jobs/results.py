@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .patterns import means_nothing, spec_of
-
 LINES_MAX = 100
 LINE_BYTES_MAX = 1_024
 RESULT_FILES_MAX = 10_000
@@ -22,6 +20,9 @@ def trouble_with_line(line: str) -> str:
         return "chooses nothing"
     if any(ord(each) < 32 or ord(each) == 127 for each in line):
         return "holds a control character"
+    # pathspec takes a megabyte of every program that knows these bounds, and few jobs leave files.
+    from .patterns import means_nothing
+
     try:
         return f"chooses nothing: {line!a} is no pattern" if means_nothing(line) else ""
     except ValueError as problem:
@@ -32,6 +33,8 @@ class Chosen:
     """Which paths the lines choose: the last that fits says so, and one that begins with ! takes it out again."""
 
     def __init__(self, lines: Iterable[str]) -> None:
+        from .patterns import spec_of
+
         self._spec = spec_of(lines)
 
     def has(self, path: str) -> bool:
