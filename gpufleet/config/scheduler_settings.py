@@ -130,7 +130,12 @@ class FileSettings:
         default_text="AWS_ACCESS_KEY_ID and what else AWS knows",
     )
     file_bytes_max: int = setting(
-        10 * GIB, "The largest file that is taken.", SIZE, low=1_000_000, high=1024 * GIB, reloadable=True
+        10 * GIB,
+        "The largest file that is taken by itself: those of a folder count towards folder_bytes_max alone.",
+        SIZE,
+        low=1_000_000,
+        high=1024 * GIB,
+        reloadable=True,
     )
     folder_bytes_max: int = setting(
         50 * GIB,
