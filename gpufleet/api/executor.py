@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import concurrent.futures
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -41,6 +44,15 @@ class _Waiting:
     named: dict[str, Any]
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Calls that are submitted together."""
+
+    waiting: list[_Waiting]
+    task: asyncio.Task[None] | None = None
+    """What makes them, once the loop has begun it; to be touched there alone."""
+
+
 class Executor(concurrent.futures.Executor):
     """Runs calls on the fleet, each in a process of its own there; what comes within a moment is one array.
 
@@ -75,8 +87,10 @@ class Executor(concurrent.futures.Executor):
         self._options: dict[str, Any] = dict(options)
         self._changed = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
-        self._under_way: set[concurrent.futures.Future[None]] = set()
+        self._under_way: set[_Batch] = set()
         self._is_shut = False
+        self._is_cancelled = False
+        self._process = os.getpid()
         self._thread: threading.Thread | None = None
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[R]:
@@ -88,6 +102,8 @@ class Executor(concurrent.futures.Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._waiting.append(_Waiting(future, fn, args, kwargs))
             if self._thread is None:
+                loop_thread()  # so that it ends after this executor, when the program does
+                atexit.register(self._end_with_program)
                 self._thread = threading.Thread(target=self._send_all, name="gpufleet-executor", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -100,39 +116,68 @@ class Executor(concurrent.futures.Executor):
         """
         with self._changed:
             self._is_shut = True
+            self._is_cancelled |= cancel_futures
             dropped = list(self._waiting) if cancel_futures else []
             if cancel_futures:
                 self._waiting.clear()
-            under_way = list(self._under_way)
             self._changed.notify_all()
         for each in dropped:
             each.future.cancel()
+        if self._thread is None:
+            return
         if cancel_futures:
-            for batch in under_way:
-                batch.cancel()
-        if wait and self._thread is not None:
+            loop_thread().loop.call_soon_threadsafe(self._cancel_begun)
+        if wait:
             self._thread.join()
             with self._changed:
                 self._changed.wait_for(lambda: not self._under_way)
+            atexit.unregister(self._end_with_program)
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self.shutdown(wait=True, cancel_futures=kind is KeyboardInterrupt)
+        try:
+            self.shutdown(wait=True, cancel_futures=kind is KeyboardInterrupt)
+        except KeyboardInterrupt:
+            self.shutdown(wait=True, cancel_futures=True)
+            raise
         return None
+
+    def _end_with_program(self) -> None:
+        """Nobody waited for what is left: the program ends, and so do the connections that would bring it."""
+        if os.getpid() != self._process:
+            return  # a child that was forked has neither the thread nor the loop
+        with self._changed:
+            waiting = [*self._waiting, *(each for batch in self._under_way for each in batch.waiting)]
+            left = sum(not each.future.done() for each in waiting)
+        if left:
+            log.warning(
+                "the program ended before calls of an executor were done (%d), which are cancelled; wait for them by "
+                "`with gpufleet.Executor(…)` or shutdown()",
+                left,
+            )
+        self.shutdown(wait=True, cancel_futures=True)
 
     def _send_all(self) -> None:
         """Submit what comes, in batches, until there is nothing more and the executor is shut down."""
         while batch := self._next_batch():
-            taken = [each for each in batch if each.future.set_running_or_notify_cancel()]
-            if not taken:
-                continue
-            work = loop_thread().start(self._run(taken))
-            with self._changed:
-                self._under_way.add(work)
-            work.add_done_callback(self._settle)
+            batch.waiting = [each for each in batch.waiting if each.future.set_running_or_notify_cancel()]
+            loop_thread().loop.call_soon_threadsafe(self._begin, batch)
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _begin(self, batch: _Batch) -> None:
+        """Have a batch made, on the loop."""
+        batch.task = asyncio.get_running_loop().create_task(self._run(batch.waiting))
+        batch.task.add_done_callback(lambda task: self._settle(batch))
+        if self._is_cancelled:
+            batch.task.cancel()
+
+    def _cancel_begun(self) -> None:
+        with self._changed:
+            begun = [batch.task for batch in self._under_way if batch.task is not None]
+        for task in begun:
+            task.cancel()
+
+    def _next_batch(self) -> _Batch | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_shut)
             until = time.monotonic() + BATCH_SECONDS_MAX
@@ -140,31 +185,37 @@ class Executor(concurrent.futures.Executor):
             while known < len(self._waiting) < BATCH_CALLS_MAX and not self._is_shut and time.monotonic() < until:
                 known = len(self._waiting)
                 self._changed.wait(BATCH_SECONDS)
+            if not self._waiting:
+                return None
             count = min(len(self._waiting), BATCH_CALLS_MAX)
-            batch = [self._waiting.popleft() for _ in range(count)]
+            batch = _Batch([self._waiting.popleft() for _ in range(count)])
+            self._under_way.add(batch)
             self._changed.notify_all()
             return batch
 
     async def _run(self, batch: list[_Waiting]) -> None:
         """Make the calls, and give each future what its own gave."""
-        left = dict(enumerate(batch))
+        made = [(each.function, each.given, each.named) for each in batch]
         try:
-            made = [(each.function, each.given, each.named) for each in batch]
-            calls = Calls(self._fleet._own, made, self._options, self._python, at_once=self._max_workers)
+            calls = Calls(
+                self._fleet._own, made, self._options, self._python, at_once=self._max_workers, refuse_each=True
+            )
             async for outcome in calls.run(in_order=False):
-                future = left.pop(outcome.number).future
+                future = batch[outcome.number].future
                 if outcome.error is None:
                     future.set_result(outcome.value)
                 else:
                     future.set_exception(outcome.error)
-        except BaseException as problem:
-            is_cancelled = not isinstance(problem, Exception)
-            for each in left.values():
-                each.future.set_exception(concurrent.futures.CancelledError() if is_cancelled else problem)
-            if is_cancelled:
-                raise
+        except Exception as problem:
+            for each in batch:
+                if not each.future.done():
+                    each.future.set_exception(problem)
 
-    def _settle(self, done: concurrent.futures.Future[None]) -> None:
+    def _settle(self, batch: _Batch) -> None:
+        """It has ended; what it left undone was cancelled, perhaps before it began."""
+        for each in batch.waiting:
+            if not each.future.done():
+                each.future.set_exception(concurrent.futures.CancelledError())
         with self._changed:
-            self._under_way.discard(done)
+            self._under_way.discard(batch)
             self._changed.notify_all()

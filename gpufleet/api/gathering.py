@@ -8,6 +8,7 @@ import logging
 import pickle
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,7 +58,10 @@ class TakesJobs(Protocol):
 
 
 class Calls:
-    """Calls that are made on the fleet, each once: `submit`, then `run` brings what they gave."""
+    """Calls that are made on the fleet, each once: `submit`, then `run` brings what they gave.
+
+    A call that cannot be pickled has all of them refused, with `refuse_each` itself alone: it gave that error then.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,8 @@ class Calls:
         python: str | None = None,
         chunk_size: int = 1,
         at_once: int = 0,
+        *,
+        refuse_each: bool = False,
     ) -> None:
         if chunk_size < 1:
             raise invalid("chunk_size", f"{chunk_size} is less than 1", next_step="Leave it out.")
@@ -80,6 +86,8 @@ class Calls:
         self._python = python
         self._chunk_size = chunk_size
         self._at_once = at_once
+        self._refuse_each = refuse_each
+        self._refused: list[Outcome] = []
         self._jobs: dict[int, tuple[Lot, int]] = {}
         """Of each job that has not been gathered, its lot and its index there."""
         self._first_ids: list[int] = []
@@ -89,12 +97,15 @@ class Calls:
         """Submit all of them. Raises GpufleetError; then those that were submitted are cancelled."""
         self._is_submitted = True
         try:
-            making = iter(lots(self._calls))
+            making = iter(lots(self._calls, self._refuse if self._refuse_each else None))
             while (lot := await asyncio.to_thread(next, making, None)) is not None:
                 await self._submit(lot)
         except BaseException:
             await self.cancel()
             raise
+
+    def _refuse(self, number: int, problem: GpufleetError) -> None:
+        self._refused.append(Outcome(number, error=problem))
 
     async def _submit(self, lot: Lot) -> None:
         count = lot.job_count(self._chunk_size)
@@ -105,7 +116,15 @@ class Calls:
         with tempfile.TemporaryDirectory(prefix="gpufleet-calls-") as folder:
             await asyncio.to_thread(write, lot, Path(folder), self._chunk_size)
             options["file"].append(f"{folder}={FOLDER}")
-            job = await self._fleet.submit(command_of(self._python, options.get("cwd")), **options)
+            submitting = asyncio.create_task(
+                self._fleet.submit(command_of(self._python, options.get("cwd")), **options)
+            )
+            try:
+                job = await asyncio.shield(submitting)
+            except asyncio.CancelledError:
+                with suppress(Exception):  # it may be stored already, and only the answer says what is to be cancelled
+                    self._first_ids.append((await submitting).id)
+                raise
         self._first_ids.append(job.id)
         self._jobs |= {job.id + 1 + index: (lot, index) for index in range(count)}
 
@@ -116,6 +135,7 @@ class Calls:
         ended: asyncio.Queue[job_pb2.Job | None] = asyncio.Queue()
         gathered: asyncio.Queue[list[Outcome] | BaseException] = asyncio.Queue()
         left = len(self._calls)
+        gathered.put_nowait(self._refused)
         work = asyncio.create_task(self._gather(ended, gathered))
         kept: dict[int, Outcome] = {}
         next_number = 0
@@ -187,16 +207,16 @@ class Calls:
         lot, index = self._jobs[job.id]
         numbers = range(index * self._chunk_size, min((index + 1) * self._chunk_size, len(lot.calls)))
         if len(numbers) == 1 and job.attempt_count == 1 and (at_once := await self._first_left(job, numbers[0])):
-            return [Outcome(lot.first + numbers[0], *await _read(at_once, job))]
+            return [Outcome(lot.numbers[numbers[0]], *await _read(at_once, job))]
         left = await self._left_by(job)
         outcomes = []
         for number in numbers:
             file = left.get(f"{LEFT}/{number}")
             if file is None:
-                outcomes.append(Outcome(lot.first + number, error=_failed(job)))
+                outcomes.append(Outcome(lot.numbers[number], error=_failed(job)))
                 continue
             data = await self._bytes_of(job, file)
-            outcomes.append(Outcome(lot.first + number, *await _read(data, job)))
+            outcomes.append(Outcome(lot.numbers[number], *await _read(data, job)))
         return outcomes
 
     async def _first_left(self, job: job_pb2.Job, number: int) -> bytes:
@@ -264,7 +284,7 @@ def _outcome(data: bytes, job: job_pb2.Job) -> Outcome:
         error = pickle.loads(body)
         if not isinstance(error, Exception):
             raise TypeError("it would end this program")  # SystemExit, KeyboardInterrupt: the call's end is not ours
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:  # an exit while it is unpickled would end the loop, and all other calls
         why = head.get("what") or f"what it gave cannot be read here: {type(problem).__name__}: {problem}"
         error = TaskFailed(job.id, exit_code_of(job), str(why), f"See its output with: gpuctl logs {job.id}")
     if isinstance(error, ModuleNotFoundError):
@@ -275,7 +295,11 @@ def _outcome(data: bytes, job: job_pb2.Job) -> Outcome:
 
 
 def _failed(job: job_pb2.Job) -> TaskFailed:
-    return TaskFailed(job.id, exit_code_of(job), end_in_words(job), f"See its output with: gpuctl logs {job.id}")
+    """The error of a call that left nothing."""
+    sentence = end_in_words(job)
+    if job.state == job_pb2.JOB_STATE_SUCCEEDED:
+        sentence += ", but what its call gave is not there; a call that ends its process by os._exit leaves nothing"
+    return TaskFailed(job.id, exit_code_of(job), sentence, f"See its output with: gpuctl logs {job.id}")
 
 
 def _several(given: Any) -> list[Any]:

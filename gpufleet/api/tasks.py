@@ -35,36 +35,47 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """The calls of one array, `first` the number of the first of them in all."""
+    """The calls of one array, `numbers` which of all calls each of them is."""
 
-    first: int
     functions: list[bytes]
     calls: list[tuple[int, bytes]]
+    numbers: list[int]
 
     def job_count(self, chunk_size: int) -> int:
         """How many processes make them."""
         return -(-len(self.calls) // chunk_size)
 
 
-def lots(calls: Sequence[Call]) -> Iterator[Lot]:
-    """The calls pickled, in lots within the bounds. Raises INVALID_ARGUMENT for what cannot be pickled."""
+def lots(calls: Sequence[Call], leave_out: Callable[[int, GpufleetError], None] | None = None) -> Iterator[Lot]:
+    """The calls pickled, in lots within the bounds. Raises INVALID_ARGUMENT for what cannot be pickled.
+
+    With `leave_out` it is given to that instead, by its number, and the others go on without it.
+    """
     known: dict[int, bytes] = {}
-    lot, size = Lot(0, [], []), 0
+    lot, size = Lot([], [], []), 0
     held: dict[bytes, int] = {}
     for number, (function, given, named) in enumerate(calls):
-        if id(function) not in known:
-            known[id(function)] = _pickled("function", function)
+        try:
+            if id(function) not in known:
+                known[id(function)] = _pickled("function", function)
+            what = f"items[{number}]" if leave_out is None else "arguments"
+            arguments = _pickled(what, (given, dict(named)))
+        except GpufleetError as problem:
+            if leave_out is None:
+                raise
+            leave_out(number, problem)
+            continue
         pickled = known[id(function)]
-        arguments = _pickled(f"items[{number}]", (given, dict(named)))
         digest = hashlib.sha256(pickled).digest()
         added = len(arguments) + (0 if digest in held else len(pickled))
         if lot.calls and (size + added > LOT_BYTES_MAX or len(lot.calls) >= LOT_CALLS_MAX):
             yield lot
-            lot, size, held = Lot(number, [], []), 0, {}
+            lot, size, held = Lot([], [], []), 0, {}
         if digest not in held:
             held[digest] = len(lot.functions)
             lot.functions.append(pickled)
         lot.calls.append((held[digest], arguments))
+        lot.numbers.append(number)
         size += len(arguments) + len(pickled)
     if lot.calls:
         yield lot

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gpufleet.v1 import job_pb2
 
 from gpufleet.api import tasks
 from gpufleet.api.failures import TaskFailed
-from gpufleet.api.gathering import _outcome
+from gpufleet.api.gathering import _failed, _outcome
 from gpufleet.errors import GpufleetError
 
 
@@ -87,10 +88,43 @@ def test_calls_that_are_many_bytes_are_several_lots_and_a_function_lies_in_each_
 ) -> None:
     monkeypatch.setattr(tasks, "LOT_BYTES_MAX", 10_000)
     found = list(tasks.lots([(len, (bytes(4_000),), {}) for _ in range(5)]))
-    assert [(lot.first, len(lot.calls), len(lot.functions)) for lot in found] == [(0, 2, 1), (2, 2, 1), (4, 1, 1)]
+    assert [(lot.numbers, len(lot.calls), len(lot.functions)) for lot in found] == [
+        ([0, 1], 2, 1),
+        ([2, 3], 2, 1),
+        ([4], 1, 1),
+    ]
     assert [lot.job_count(2) for lot in found] == [1, 1, 1]
 
 
 def test_what_cannot_be_pickled_is_refused_with_its_place() -> None:
     with pytest.raises(GpufleetError, match=r"items\[1\]: it cannot be pickled"):
         list(tasks.lots([(len, ([],), {}), (len, (iter(range(3)).__iter__(), (number for number in (1, 2))), {})]))
+
+
+def test_what_cannot_be_pickled_is_left_out_where_the_others_are_to_go_on() -> None:
+    refused: dict[int, GpufleetError] = {}
+    calls: list[tasks.Call] = [
+        (len, ((each for each in "ab"),), {}),
+        (len, ("ab",), {}),
+        (threading.Lock().acquire, (), {}),
+    ]
+    (lot,) = tasks.lots(calls, refused.__setitem__)
+    assert (lot.numbers, len(lot.calls)) == ([1], 1)
+    assert {number: error.violations[0].field for number, error in refused.items()} == {0: "arguments", 2: "function"}
+
+
+class ExitsWhenItIsRead:
+    """Its pickle ends whoever reads it."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return sys.exit, (3,)
+
+
+def test_what_ends_its_reader_is_an_error_of_its_call() -> None:
+    error = _outcome(b'{"kind": "value"}\n' + pickle.dumps(ExitsWhenItIsRead()), job_pb2.Job(id=41)).error
+    assert isinstance(error, TaskFailed) and "SystemExit: 3" in str(error)
+
+
+def test_a_call_that_left_nothing_is_not_told_as_a_success() -> None:
+    error = _failed(job_pb2.Job(id=41, state=job_pb2.JOB_STATE_SUCCEEDED))
+    assert "job 41 succeeded, but what its call gave is not there" in str(error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -217,10 +219,51 @@ def test_an_executor_makes_calls_gives_futures_and_cancels_those_that_wait(fleet
         assert list(executor.map(len, ["a", "bb"])) == [1, 2]
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(abs, -1)
-    slow = gpufleet.Executor(fleet_here, name="slow")
-    future = slow.submit(time.sleep, 1000)
-    slow.shutdown(cancel_futures=True)
-    assert future.cancelled() or isinstance(future.exception(), BaseException)
+
+
+def test_a_call_that_cannot_be_pickled_costs_itself_alone(fleet_here: gpufleet.Fleet) -> None:
+    with gpufleet.Executor(fleet_here) as executor:
+        sound = executor.submit(abs, -1)
+        refused = executor.submit(id, threading.Lock())
+    assert sound.result() == 1
+    with pytest.raises(gpufleet.GpufleetError, match="arguments: it cannot be pickled"):
+        refused.result()
+
+
+def test_an_executor_that_is_shut_down_has_cancelled_its_jobs_and_settled_its_futures(
+    fleet_here: gpufleet.Fleet,
+) -> None:
+    executor = gpufleet.Executor(fleet_here, name="slow")
+    never_sent = executor.submit(time.sleep, 1000)
+    executor.shutdown(cancel_futures=True)
+    assert never_sent.done()
+    executor = gpufleet.Executor(fleet_here, name="slow")
+    future = executor.submit(time.sleep, 1000)
+    until = time.monotonic() + 60
+    while not (found := fleet_here.jobs(name="slow")) and time.monotonic() < until:
+        time.sleep(0.05)
+    executor.shutdown(cancel_futures=True)
+    assert isinstance(future.exception(timeout=0), concurrent.futures.CancelledError)
+    (item,) = found[0].items()
+    item.wait(timeout_s=60)
+    assert item.state == "cancelled"
+
+
+LEAVES_ITS_EXECUTOR = """
+import time, gpufleet
+executor = gpufleet.Executor(name="left-behind")
+executor.submit(time.sleep, 1000)
+while not executor._fleet.jobs(name="left-behind"):
+    time.sleep(0.05)
+"""
+
+
+def test_a_program_that_ends_with_calls_under_way_tells_so_and_cancels_them(fleet_here: gpufleet.Fleet) -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVES_ITS_EXECUTOR], capture_output=True, text=True, check=True)
+    assert "before calls of an executor were done (1)" in done.stderr
+    (array,) = fleet_here.jobs(name="left-behind", with_ended=True)
+    array.wait(timeout_s=60)
+    assert [each.state for each in array.items()] == ["cancelled"]
 
 
 async def test_the_same_on_asyncio_also_through_an_executor(
