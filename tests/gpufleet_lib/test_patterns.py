@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, AnyStr, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from gpufleet.jobs.patterns import means_nothing, spec_of
 from gpufleet.jobs.results import trouble_with_line
@@ -23,13 +26,30 @@ LINES = st.builds(
 )
 
 
+class PlainPattern(GitIgnoreSpecPattern):
+    """A line as its library has it, but that [!a] matches no slash."""
+
+    __slots__ = ()
+
+    @classmethod
+    def pattern_to_regex(cls, pattern: AnyStr) -> tuple[AnyStr | None, bool | None]:
+        regex, include = super().pattern_to_regex(pattern)
+        return cast("Any", regex.replace("[^a]", "[^a/]") if isinstance(regex, str) else regex), include
+
+
 @given(st.lists(LINES, min_size=1, max_size=3), st.lists(PATHS, min_size=1, max_size=8))
 def test_lines_match_as_their_library_has_them(lines: list[str], paths: list[str]) -> None:
-    plain = GitIgnoreSpec.from_lines(lines, backend="simple")
+    plain = GitIgnoreSpec.from_lines(lines, PlainPattern, backend="simple")
     bounded = spec_of(lines)
     for path in paths:
         assert bounded.check_file(path) == plain.check_file(path), (lines, path)
         assert bounded.check_file(f"{path}/") == plain.check_file(f"{path}/"), (lines, path)
+
+
+@pytest.mark.parametrize("line", ["a[!b]c", "a[+-9]c", "*[!]b]*[^d-e]c", "**/a[!b]c/**"])
+def test_a_class_of_letters_matches_no_slash(line: str) -> None:
+    assert not spec_of([line]).match_file("a/c/d")
+    assert spec_of([line]).match_file("a-c/d")
 
 
 @pytest.mark.parametrize(
