@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 CANCEL_REASON = "interrupted in gpuctl run"
 
+CANCEL_HEARD_S_MAX = 3.0
+"""Who cancels and leaves at once waits so long at most for the cancel to be heard: it is not to be lost by that."""
+
 
 async def run_attached(
     settings: Settings,
@@ -172,6 +175,9 @@ class Attached:
             self._signals, self._since = first.signals, first.began_at
         self._left_with: asyncio.Future[tuple[int, str]]
         self._errands: set[asyncio.Task[None]] = set()
+        self._cancelling: asyncio.Task[None] | None = None
+        self._is_being_cancelled = False
+        """Whether the scheduler has said so."""
         self._tells_setup = False
         self._setup_told = 0
         """Number of the line of its story that was said last."""
@@ -213,6 +219,8 @@ class Attached:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._left_with.done():
                 code, why = self._left_with.result()
+                if self._cancelling is not None:
+                    await asyncio.wait([self._cancelling], timeout=CANCEL_HEARD_S_MAX)
                 self.say(self._how_to_follow(why))
                 return code
             return self._code_of_end(following.result())
@@ -254,14 +262,19 @@ class Attached:
         return INTERRUPTED if is_cancelled and self._interrupts.has_cancelled else code
 
     def _how_to_follow(self, why: str) -> str:
-        return how_to_follow(self._job.id, why, has_input=self._keyboard is not None)
+        job_id = self._job.id
+        if self._is_being_cancelled:
+            return f"{why}; job {job_id} is being cancelled. Wait for its end with: gpuctl wait {job_id}"
+        if self._cancelling is not None and not self._cancelling.done():
+            return f"{why}; whether job {job_id} is cancelled is not known. Do it with: gpuctl cancel {job_id}"
+        return how_to_follow(job_id, why, has_input=self._keyboard is not None)
 
     def _on_interrupt(self) -> None:
         match self._interrupts.interrupted(time.monotonic()):
             case Meaning.FORWARD:
                 self._run_errand(self._forward())
             case Meaning.CANCEL:
-                self._run_errand(self._cancel())
+                self._cancelling = self._run_errand(self._cancel())
             case Meaning.LEAVE:
                 self._leave(INTERRUPTED, "left")
 
@@ -297,11 +310,14 @@ class Attached:
             await self._client.call_again(self._client.scheduler.Cancel, request)
         except GpufleetError as problem:
             self.say(f"job {job_id} was not cancelled: {problem.message}; cancel it with: gpuctl cancel {job_id}")
+        else:
+            self._is_being_cancelled = True
 
-    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
+    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(errand)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
+        return task
 
     def _on_job(self, job: job_pb2.Job) -> None:
         if self._keyboard is not None:

@@ -78,7 +78,7 @@ def test_a_third_ctrl_c_leaves_a_job_that_does_not_end(fake: FakeScheduler, term
     fake.output[1] = [Piece(b"training\n"), Until(NOT_YET)]
     terminal = terminals("run", "--", "train", is_patient=True)
     after = terminal.wait_for("training")
-    for said in ("sent SIGINT", "cancelling job 1", "left; job 1 goes on. Follow it with: gpuctl logs -f 1"):
+    for said in ("sent SIGINT", "cancelling job 1", "left; job 1 is being cancelled"):
         terminal.type("\x03")
         after = terminal.wait_for(said, after)
     assert terminal.end() == 130
@@ -120,6 +120,33 @@ def test_without_a_terminal_the_first_sigint_cancels(fake: FakeScheduler) -> Non
         assert process.wait(RUN_S_MAX) == 130
         assert b"cancelling job 1\n" in process.stderr.read()
     assert not fake.asked("SignalJob")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_cancels_and_leaves_at_once_has_cancelled(fake: FakeScheduler, number: signal.Signals) -> None:
+    fake.output[1] = [Piece(b"training\n"), Until(NOT_YET)]
+    with start_gpuctl("run", "--", "train") as process:
+        assert process.stdout is not None and process.stderr is not None
+        fake.before["Cancel"] = lambda asked: process.send_signal(number)
+        assert process.stdout.readline() == b"training\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(RUN_S_MAX) == 128 + number
+        end = "job 1 is being cancelled. Wait for its end with: gpuctl wait 1\n"
+        assert process.stderr.read().decode().endswith(end)
+    assert len(fake.asked("Cancel")) == 1
+
+
+def test_who_leaves_before_a_cancel_is_answered_is_told_that_it_is_not_known(
+    fake: FakeScheduler, terminals: Callable[..., Terminal]
+) -> None:
+    fake.output[1] = [Piece(b"training\n"), Until(NOT_YET)]
+    fake.faults["Cancel"] += [Fault.HANG]
+    terminal = terminals("run", "--", "train", is_patient=True)
+    after = terminal.wait_for("training")
+    for said in ("sent SIGINT", "cancelling job 1", "left; whether job 1 is cancelled is not known"):
+        terminal.type("\x03")
+        after = terminal.wait_for(said, after)
+    assert terminal.end() == 130
 
 
 def test_who_interrupts_before_the_scheduler_has_answered_is_told_how_to_find_out(fake: FakeScheduler) -> None:
