@@ -6,7 +6,9 @@ import importlib.util
 import sys
 from dataclasses import dataclass, fields
 from enum import Enum
+from pathlib import Path
 
+from gpufleet.config.cli_settings import VARIABLE_PREFIX
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import connected_async
 from gpufleet.fleet.inside.executing import execute
@@ -20,6 +22,9 @@ from .ssh_server import LOOK, SCRIPT, first_bytes
 
 GPUCTL = str(__package__).rpartition(".")[0]
 """The package that is run again as ssh's ProxyCommand."""
+
+RELIED_ON = frozenset({"scheduler", "token_file", "ca_file", "client_cert_file", "insecure"})
+"""What a later gpuctl needs, too, where a variable says it now."""
 
 NO_NAME = "job"
 """What an account without a name is called to ssh."""
@@ -44,7 +49,7 @@ async def host_of(settings: Settings, options: Connection, job_id: int, rank: in
         way = Way.SSHD if found.has_sshd and found.user else Way.HERE
     if way is Way.HERE:
         _need_asyncssh(job_id)
-    proxy = (sys.executable, "-P", "-m", GPUCTL, "ssh", "--proxy", *_typed(options), way.value)
+    proxy = (sys.executable, "-P", "-m", GPUCTL, "ssh", "--proxy", *connection_words(settings, options), way.value)
     words = (*proxy, "--rank", str(rank), str(job_id))
     return SshHost(keys=keys_of(settings, job_id, rank), own_key=own_key(), user=found.user or NO_NAME, proxy=words)
 
@@ -95,11 +100,21 @@ async def _looked(settings: Settings, job_id: int, rank: int) -> _Looked:
     return _Looked("" if user.isdecimal() else user.strip(), bool(sshd.strip()))
 
 
-def _typed(options: Connection) -> list[str]:
-    """The options of the connection as they were typed."""
+def connection_words(settings: Settings, options: Connection) -> list[str]:
+    """The options that find the same scheduler as the same person, in whatever folder and terminal ssh is typed.
+
+    That is what was typed, the variables that are set here, and the name of the context, which may not be the one in
+    use any more by then. A token that a variable holds itself is a secret, and stays there.
+    """
     words: list[str] = []
     for field in fields(Connection):
         value = getattr(options, field.name)
-        if value is not None and value is not False:
-            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        if field.name == "context":
+            value = value or settings.config.context
+        elif field.name in RELIED_ON and settings.config.resolved.origins[field.name].startswith(VARIABLE_PREFIX):
+            value = getattr(settings.config.settings, field.name)
+            value = settings.where if field.name == "scheduler" else value
+        if value:
+            text = str(value.absolute()) if isinstance(value, Path) else str(value)
+            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [text])]
     return words

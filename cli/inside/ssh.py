@@ -81,6 +81,7 @@ def ssh_config(
 
     from gpufleet.fleet.client import connected
     from gpufleet.fleet.named_jobs import only_id, read_selection
+    from gpufleet.security.tokens import TOKEN_VARIABLE
 
     from ..screen import say
     from .entering_by_ssh import host_of
@@ -96,3 +97,6 @@ def ssh_config(
         return
     path = install_blocks(blocks, Path.home())
     say(f"{path} is read by ssh now; enter with: ssh {hosts[0].keys.name}")
+    if (token := settings.token()) is not None and token.origin == TOKEN_VARIABLE:
+        say(f"ssh needs {TOKEN_VARIABLE} wherever it is typed, as the token is not written there; a file goes along:")
+        say(f"  gpuctl ssh-config --install --token-file FILE {' '.join(jobs)}")

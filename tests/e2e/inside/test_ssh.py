@@ -97,6 +97,7 @@ async def test_ssh_scp_and_rsync_work_in_a_job_by_its_name(person: Client, share
     ), laptop.said
     for _ in range(2):
         assert (await laptop.types(*GPUCTL, "ssh-config", "--install", str(job)))[0] == 0, laptop.said
+    assert "ssh needs GPUCTL_TOKEN wherever it is typed" in laptop.said
     assert laptop.config.read_text().count("Include") == 1
     host, there = f"job-{job}", person.cwd
     assert await laptop.ssh(host, "wc -c", data=b"x" * 1_000_000) == (0, "1000000\n"), laptop.said
