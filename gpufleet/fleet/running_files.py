@@ -79,6 +79,9 @@ class RunningFolder:
     def send(self, source: Path, path: str) -> int:
         """Copy a file there; its size. Errors: FILE_NOT_FOUND, DIGEST_MISMATCH where it changes, and its node's."""
         try:
+            if not source.is_file() and source.exists():
+                why = f"{str(source)!a} is no plain file"  # a pipe would be waited for, and a device has no end
+                raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step="Name a file or a folder.")
             with source.open("rb") as file:
                 status = os.fstat(file.fileno())
                 asked = files_pb2.WriteFile(
@@ -132,7 +135,9 @@ class RunningFolder:
             try:
                 talk = _Talk(self._client, self._target)
                 return work(talk)
-            except UnavailableError:
+            except UnavailableError as problem:
+                if problem.reason is Reason.CONFLICT:  # its node's own word, which stays the same: nothing was cut
+                    raise
                 if talk is not None and talk.answers > 1:
                     since = time.monotonic()
                 elif time.monotonic() - since > CUT_SECONDS_MAX:

@@ -111,6 +111,25 @@ async def test_nothing_is_written_outside_of_the_folder(
         assert not os.path.lexists("/tmp/x")  # noqa: ASYNC240 - one look
 
 
+async def test_a_copy_that_its_node_refuses_ends_and_says_why(
+    shared_fleet: Fleet, person: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    async with running(person) as job:
+        await until_there(shared_fleet, tmp_path, job, "ready")
+        for source, target, why in (
+            (f"{job}:out/model.pt/x", ".", "lies behind what is no folder"),
+            (f"{job}:out/root/etc/passwd", ".", "lies behind what is no folder, or a link"),
+            ("mine", f"{job}:out/model.pt/x", "lies behind what is no folder"),
+            ("mine", f"{job}:out/root/tmp/x", "lies behind what is no folder, or a link"),
+            ("/dev/zero", f"{job}:zero", "'/dev/zero' is no plain file"),
+            ("pipe", f"{job}:zero", "'pipe' is no plain file"),
+        ):
+            done = await gpuctl(shared_fleet, tmp_path, "cp", source, target)
+            assert done.returncode != 0 and why in done.stderr, (source, target, done.stderr)
+
+
 async def test_other_bytes_than_were_said_are_not_put_in_place_and_a_link_is_replaced_and_not_followed(
     shared_fleet: Fleet, person: Client, tmp_path: Path
 ) -> None:
