@@ -36,6 +36,7 @@ from .groups.turns import (
     has_groups,
     oldest_of,
     turn_at,
+    turn_behind,
     usage,
     user_taker,
 )
@@ -260,7 +261,7 @@ def order_from(state: State, at: Instant, after: tuple[Band, LineOwner, Entry] |
     """Waiting jobs behind a place in the order, or all, each with its own place, from 1.
 
     Of an array's items that never differed the first stands for all of them; the others are passed at no cost. So is
-    what stands before the place, where no groups take turns and the place is not among those who are old.
+    what stands before the place, where that is not among those who are old.
     """
     durable, old_before = state.durable, _old_before(state, at)
     ahead = 0
@@ -274,7 +275,7 @@ def order_from(state: State, at: Instant, after: tuple[Band, LineOwner, Entry] |
         takers = all_takers(durable, lines, at, old_before) if has_groups(lines) else []
         of_old = sum(count_old(each, old_before) for each in lines.values())
         places, old_places = _Places(ahead + of_old), _OldPlaces(ahead)
-        if begin is None or begin[0] == OLD or takers:
+        if begin is None or begin[0] == OLD:
             entries = _band_order(durable, lines, at, old_before, (), passes_alike=True)
         else:
             entries = _order_from_turn(durable, lines, at, old_before, begin, places)
@@ -294,7 +295,23 @@ def order_from(state: State, at: Instant, after: tuple[Band, LineOwner, Entry] |
 def _order_from_turn(
     durable: Durable, lines: BandLines, at: Instant, old_before: Instant, begin: Turn, places: "_Places"
 ) -> Iterator[tuple[Turn, Entry, int]]:
-    """The entries of a band without groups from a turn on; those before it are counted in `places`."""
+    """The entries of a band from a turn on; those of before it are counted in `places`, where no groups take turns."""
+    of_groups = by_group(lines)
+    orders = [_users_from_turn(durable, of_groups.pop(NO_GROUP, {}), at, old_before, begin, places)]
+    for group, of in of_groups.items():
+        taker = group_taker(durable, group, of.values(), at, old_before)
+        members = [user_taker(durable, *each, at, old_before) for each in of.items()]
+        own = turn_behind(members, taker.turns_before(begin))
+        if own is not None:
+            order = _users_from_turn(durable, of, at, old_before, own, places)
+            orders.append(_with_turns_of(taker, members, order))
+    return heapq.merge(*orders)
+
+
+def _users_from_turn(
+    durable: Durable, lines: BandLines, at: Instant, old_before: Instant, begin: Turn, places: "_Places"
+) -> Iterator[tuple[Turn, Entry, int]]:
+    """The same of users that take turns with each other."""
     heads: list[tuple[Turn, int]] = []
     rests: list[Iterator[Found]] = []
     for number, (owner, of_user) in enumerate(lines.items()):

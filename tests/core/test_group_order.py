@@ -112,6 +112,10 @@ def test_a_page_says_the_places_of_the_order_and_passes_the_items_of_an_array(
     shown = [(place, job.id) for place, job in order_from(state, NOW, None)]
     assert shown == sorted(shown)
     assert all(places[job] == place for place, job in shown)
+    for number, (_, job) in enumerate(shown, 1):
+        found = state.durable.jobs[job]
+        place = (found.band, state.durable.lines.owner_of(found), (found.age_since, found.id))
+        assert [(at, each.id) for at, each in order_from(state, NOW, place)] == shown[number:]
     others = {job for array in state.durable.arrays for job in _alike(state, array)[1:]}
     assert {job for _, job in shown} == places.keys() - others
 

@@ -4,13 +4,13 @@ A user of no group stands beside the groups, with one share. Each job that a gro
 that a place can be counted and nothing has to be replayed. Rules: docs/rules/jobs.md 2.2 and 2.29.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...state.durable import Durable
 from ...state.groups.group import NO_GROUP, GroupId
-from ...state.ids import UserName
+from ...state.ids import JobId, UserName
 from ...state.lines import Entry, LineOwner, UserLines
 from ...state.units import MINUTE, SECOND, Instant
 from ...state.usage import GPU_WEIGHT
@@ -29,6 +29,9 @@ OLD = -1
 
 ANYBODY = UserName("")
 """In the owner of a group's turns, which are those of no single user."""
+
+_FIRST: tuple[Entry, LineOwner] = ((Instant(0), JobId(0)), (NO_GROUP, ANYBODY))
+"""What makes a turn the first of those with the same usage."""
 
 BandLines = Mapping[LineOwner, UserLines]
 
@@ -112,6 +115,25 @@ def group_taker(
         sum(count_old(each, old_before) for each in lines),
         sum(len(line) for each in lines for line in each.values()),
     )
+
+
+def turn_behind(takers: Sequence[TurnTaker], job_count: int) -> Turn | None:
+    """The turn that has so many of their jobs before it, those that are old counted; None where there are not more."""
+    if job_count >= sum(each.job_count for each in takers):
+        return None
+
+    def before(used: int) -> int:
+        return sum(each.turns_before((used, *_FIRST)) for each in takers)
+
+    low = min(each.begin for each in takers)
+    high = max(each.begin + each.job_count * each.step for each in takers)
+    used = bisect_right(range(low, high + 1), job_count, key=before) + low - 1
+    there = sorted(
+        each.turn(count)
+        for each in takers
+        if (count := each.turns_before((used, *_FIRST))) < each.turns_before((used + 1, *_FIRST))
+    )
+    return there[job_count - before(used)]
 
 
 def by_group(lines: BandLines) -> dict[GroupId, dict[LineOwner, UserLines]]:
