@@ -33,19 +33,23 @@ def stay(
     """Submit one job, follow it to its end and answer its exit code; see `run_attached`."""
     if is_traced():  # whose span is to begin before the call does
         return _stay_attached(settings, request, ports, page=page, opens=opens)
-    begun = BegunCall[scheduler_pb2.SubmitResponse](settings, "Submit", request)
-    if ports or request.specs[0].input:
-        return _stay_attached(settings, request, ports, begun, page=page, opens=opens)
+    is_simple = not (ports or request.specs[0].input)
+    begun = None
     try:
-        from .first_moments import FirstMoments
+        begun = BegunCall[scheduler_pb2.SubmitResponse](settings, "Submit", request)
+        if is_simple:
+            from .first_moments import FirstMoments
 
-        answer = begun.result()
+            answer = begun.result()
     except grpc.RpcError:  # it is asked for again, where that may pass
         return _stay_attached(settings, request, ports, begun)
-    except KeyboardInterrupt:
-        begun.close()
+    except KeyboardInterrupt:  # perhaps in the middle of the call's beginning, when it was sent already
+        if begun is not None:
+            begun.close()
         tell_interrupted()
         raise
+    if not is_simple:
+        return _stay_attached(settings, request, ports, begun, page=page, opens=opens)
     first = FirstMoments(answer.job)
     say = first.streams.note
     with first.keeping_signals():

@@ -10,6 +10,7 @@ from gpufleet.v1 import job_pb2
 
 from cli.submitting import first_moments
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.fleet.client import BegunCall
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import Break, FakeScheduler, Fault, Gap, Piece, Until, ended, job
 
@@ -169,6 +170,18 @@ def test_that_the_output_is_blocked_and_why_is_told_once_and_again_when_it_chang
         "gpuctl: the output of job 1 goes on",
         f"{held}the disk is\ufffd full",
     ]
+
+
+def test_who_interrupts_while_the_submit_is_sent_is_told_how_to_find_out(
+    fake: FakeScheduler, gpuctl: Gpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BegunCall, "__init__", interrupted)
+    done = gpuctl("run", "--", "train")
+    assert done.code == 130
+    assert done.err.endswith("before the scheduler answered; whether there is a job: gpuctl queue --mine\n")
 
 
 def test_a_refused_submit_is_gpuctls_own_failure(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
