@@ -147,9 +147,11 @@ def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest, forward: S
     refuse_many(request)
     if not forward:
         raise Exit(stay(settings, request))
-    from gpufleet.fleet.inside.ports import listening, read_ports
+    from gpufleet.fleet.inside.ports import listening
 
-    with listening(read_ports(forward)) as ports:
+    from .forwarded_ports import forwarded_pairs
+
+    with listening(forwarded_pairs(settings, forward)) as ports:
         raise Exit(stay(settings, request, ports))
 
 

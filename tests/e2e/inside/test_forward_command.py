@@ -137,6 +137,19 @@ async def test_run_forwards_ports_as_long_as_it_runs(shared_fleet: Fleet, person
         assert '"nothing" is no port' in run.said
 
 
+async def test_a_job_on_this_machine_has_its_port_though_run_forwards_it(shared_fleet: Fleet, person: Client) -> None:
+    port = str(kept_port())
+    async with typed(shared_fleet, "run", "--forward", port, "--", sys.executable, SERVER, port) as run:
+        found = await run.says(rf"127\.0\.0\.1:(\d+) leads to port {port} of job (\d+)")
+        local, job_id = int(found[1]), int(found[2])
+        assert local != int(port)
+        assert f"jobs run on this machine, where port {port} is the job's own" in run.said
+        await until_listens(person, job_id)
+        assert await _echoed(local) == await _echoed(int(port)) == b"hello\nbye"
+        await person.cancel(job_id)
+        assert await run.code() != 0
+
+
 async def test_open_has_a_browser_on_the_first_port_once_the_job_answers_there(
     shared_fleet: Fleet, person: Client, tmp_path: Path
 ) -> None:
