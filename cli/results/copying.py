@@ -42,7 +42,10 @@ def copy(settings: Settings, source: str, target: str, rank: int) -> None:
             return
         found, places = bring(client, job_id, path, target, rank, on_wait=lambda why: _tell_wait(job_id, why))
     size = format_size(sum(file.size_bytes for file, _ in places))
-    print(f"gpuctl: {counted(len(places), 'file')}, {size}, of job {job_id}", file=sys.stderr)
+    if not places:
+        print(f"gpuctl: job {job_id} left no file that its --download chooses", file=sys.stderr)
+    else:
+        print(f"gpuctl: {counted(len(places), 'file')}, {size}, of job {job_id}", file=sys.stderr)
     for problem in found.problems:
         print(f"gpuctl: not among them: {clean(problem)}", file=sys.stderr)
 

@@ -103,7 +103,7 @@ def _places(
             yield each, target / Path(path).name if is_folder or target.is_dir() else target
             return
     inside = [each for each in files if path in ("", ".") or each.path.startswith(f"{path}/")]
-    if not inside:
+    if not inside and path not in ("", "."):
         step = f"See what it left with: gpuctl files {job_id}"
         raise GpufleetError(Reason.FILE_NOT_FOUND, f"job {job_id} left no {path!a}", next_step=step)
     above = path.rpartition("/")[0]

@@ -92,12 +92,12 @@ def _read(root: Path, file: FoundFile, offset: int, size: int) -> bytes:
     try:
         descriptor = os.open(f"{root}/{file.path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise changed(file.path) from None
+        raise changed(root, file.path) from None
     except OSError as problem:
         raise GpufleetError(
             Reason.FILE_NOT_FOUND,
             f"{file.path!a} cannot be read: {problem.strerror}",
-            next_step=f"Leave it out: {ignore_line(file.path)}",
+            next_step=f"Leave it out: {ignore_line(root, file.path)}",
         ) from None
     try:
         data = b""
@@ -108,14 +108,14 @@ def _read(root: Path, file: FoundFile, offset: int, size: int) -> bytes:
         os.close(descriptor)
     is_same = (status.st_size, status.st_mtime_ns, status.st_ino) == (file.size, file.modified_ns, file.inode)
     if not is_same or len(data) != size:
-        raise changed(file.path)
+        raise changed(root, file.path)
     return data
 
 
-def changed(path: str) -> GpufleetError:
+def changed(root: Path, path: str) -> GpufleetError:
     """A file is not as it was a moment ago."""
     return GpufleetError(
         Reason.CONFLICT,
         f"{path!a} changed while the folder was read; nothing was submitted",
-        next_step=f"Submit again when nothing writes to it, or leave it out: {ignore_line(path)}",
+        next_step=f"Submit again when nothing writes to it, or leave it out: {ignore_line(root, path)}",
     )

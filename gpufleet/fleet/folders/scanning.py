@@ -91,7 +91,7 @@ def _walk(folder: Path, path: str, rules: IgnoreRules, found: ScannedFolder) -> 
         with os.scandir(folder) as opened:
             entries = list(opened)
     except OSError as problem:
-        raise _unreadable(path or str(folder), problem) from None
+        raise _unreadable(found.root, path or str(folder), problem) from None
     names = frozenset(entry.name for entry in entries)
     if path and names & MARKS_OF_ENVIRONMENTS and not rules.takes_along(path):
         found.left_out.append(f"{path}/")
@@ -110,7 +110,7 @@ def _walk(folder: Path, path: str, rules: IgnoreRules, found: ScannedFolder) -> 
                     found.left_out.append(f"{inner}/" if is_folder else inner)
                 continue
             if why := trouble_with_path(inner):
-                raise _odd_name(inner, entry.name, why)
+                raise _odd_name(found.root, inner, entry.name, why)
             if is_folder:
                 yield from _walk(Path(entry.path), inner, rules, found)
                 continue
@@ -133,7 +133,7 @@ def _walk(folder: Path, path: str, rules: IgnoreRules, found: ScannedFolder) -> 
         except FileNotFoundError:
             continue  # it was removed while we looked: it does not go along
         except OSError as problem:
-            raise _unreadable(inner, problem) from None
+            raise _unreadable(found.root, inner, problem) from None
 
 
 def _check_links(found: ScannedFolder) -> None:
@@ -149,7 +149,7 @@ def _check_links(found: ScannedFolder) -> None:
             raise invalid(
                 OPTION,
                 f"{path} is a link to {target!a}, and {why}",
-                next_step=f"Leave it out: {ignore_line(path)} · or put what it leads to in its place.",
+                next_step=f"Leave it out: {ignore_line(found.root, path)} · or put what it leads to in its place.",
             )
 
 
@@ -162,25 +162,38 @@ def trouble_with_text(text: str) -> bool:
     return False
 
 
-def ignore_line(path: str, *, is_folder: bool = False) -> str:
-    """The shell line that leaves something out from now on; safe to type whatever the name is."""
-    return f"echo {shlex.quote(f'/{path}/' if is_folder else f'/{path}')} >> {OWN_FILE}"
+def ignore_line(root: Path, path: str, *, is_folder: bool = False) -> str:
+    """The shell line that leaves something of a folder out from now on, and nothing else; safe to type whatever the
+    name is."""
+    pattern = "".join(_MEANS.get(each, each) for each in path)
+    if pattern.endswith(" ") and not is_folder:
+        pattern = f"{pattern[:-1]}\\ "
+    return f"echo {shlex.quote(f'/{pattern}/' if is_folder else f'/{pattern}')} >> {_own_file(root)}"
 
 
-def _odd_name(path: str, name: str, why: str) -> GpufleetError:
+_MEANS = {"*": "\\*", "?": "\\?", "[": "\\[", "]": "\\]", "\\": "?"}
+"""What means more than itself in a pattern; a backslash does to some shells' echo, too."""
+
+
+def _own_file(root: Path) -> str:
+    """The folder's file of what stays here, as to be typed."""
+    return shlex.quote(str(root / OWN_FILE))
+
+
+def _odd_name(root: Path, path: str, name: str, why: str) -> GpufleetError:
     pattern = "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "?" for each in name)
     return invalid(
         OPTION,
         f"the name of {path!a} {why}",
-        next_step=f"Rename it, or leave it out: echo '{pattern}' >> {OWN_FILE}",
+        next_step=f"Rename it, or leave it out: echo '{pattern}' >> {_own_file(root)}",
     )
 
 
-def _unreadable(path: str, problem: OSError) -> GpufleetError:
+def _unreadable(root: Path, path: str, problem: OSError) -> GpufleetError:
     return GpufleetError(
         Reason.FILE_NOT_FOUND,
         f"{path!a} cannot be read: {problem.strerror}",
-        next_step=f"Leave it out: {ignore_line(path)}",
+        next_step=f"Leave it out: {ignore_line(root, path)}",
     )
 
 
@@ -190,7 +203,7 @@ def _too_many(found: ScannedFolder, more: Iterable[FoundFile | str], most: int) 
     counts = Counter(path.partition("/")[0] for path in paths if "/" in path)
     told, number = counts.most_common(1)[0] if counts else ("FOLDER", 0)
     what = f"; of {len(paths):,} that were counted {number:,} lie in {told}/" if number else ""
-    leave = f"Leave out what the job does not need: {ignore_line(told, is_folder=True)}"
+    leave = f"Leave out what the job does not need: {ignore_line(found.root, told, is_folder=True)}"
     take = f" · or take more: GPUCTL_UPLOAD_FILES_MAX={ENTRIES_MAX}" if most < ENTRIES_MAX else ""
     said = f"{found.root} holds more than {most:,} files{what}"
     return invalid(OPTION, said, reason=Reason.FILE_TOO_LARGE, next_step=f"{leave}{take}")
@@ -202,13 +215,13 @@ def _too_large(found: ScannedFolder, most: int) -> GpufleetError:
         sizes[each.path.partition("/")[0]] += each.size
     told, size = sizes.most_common(1)[0]
     is_folder = all(each.path != told for each in found.files)
+    leave = f"Leave out what the job does not need: {ignore_line(found.root, told, is_folder=is_folder)}"
     what = f"{format_size(found.content_bytes)}, of which {format_size(size)} in {told}{'/' if is_folder else ''}"
     return invalid(
         OPTION,
         f"{found.root} holds {what}; at most {format_size(most)} go along. Largest: {largest(found)}",
         reason=Reason.FILE_TOO_LARGE,
-        next_step=f"Leave out what the job does not need: {ignore_line(told, is_folder=is_folder)} · or take more: "
-        f"GPUCTL_UPLOAD_BYTES_MAX={found.content_bytes}",
+        next_step=f"{leave} · or take more: GPUCTL_UPLOAD_BYTES_MAX={found.content_bytes}",
     )
 
 

@@ -34,7 +34,7 @@ def send(settings: Settings, prepared: Prepared, notices: Notices) -> None:
             if problem.reason is not Reason.DIGEST_MISMATCH or plan is None:
                 raise
             known_chunks.save(prepared.found.root, {})  # what is remembered of it does not hold
-            raise changed(plan[0].file.path) from None
+            raise changed(prepared.found.root, plan[0].file.path) from None
 
 
 def _chunks(prepared: Prepared) -> Iterator[Source]:

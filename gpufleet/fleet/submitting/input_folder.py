@@ -28,6 +28,8 @@ def described(settings: Settings, job: JobOptions) -> tuple[JobOptions, Prepared
     """The options with the folder by its manifest, and what there is to send. Errors: those of `prepare`."""
     if job.upload is None or job.upload.startswith(UPLOADED):
         return job, None
+    if not job.upload:  # a variable of a script that is not set must not send whatever lies here
+        raise invalid(OPTION, "it is empty", next_step="Name a folder; the one where you stand is: --upload .")
     from ..folders.preparing import prepare
     from ..folders.scanning import Limits
 

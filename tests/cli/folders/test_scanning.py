@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -86,14 +87,14 @@ def test_what_is_no_file_stays_here_and_is_told(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    [(b"a\nb", "echo 'a?b' >> .gpufleetignore"), (b"\xff.bin", "echo '?.bin' >> .gpufleetignore")],
+    [(b"a\nb", "echo 'a?b' >> "), (b"\xff.bin", "echo '?.bin' >> ")],
 )
 def test_an_odd_name_is_refused_and_the_line_that_is_told_leaves_it_out(tmp_path: Path, name: bytes, line: str) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(b"")
     with pytest.raises(GpufleetError) as caught:
         scan(tmp_path, ENOUGH)
     assert caught.value.reason is Reason.INVALID_ARGUMENT
-    assert line in caught.value.next_step
+    assert f"{line}{tmp_path}/.gpufleetignore" in caught.value.next_step
     (tmp_path / ".gpufleetignore").write_text(line.split("'")[1] + "\n")
     assert paths(scan(tmp_path, ENOUGH)) == [".gpufleetignore"]
 
@@ -116,7 +117,7 @@ def test_a_link_that_would_lead_elsewhere_there_is_refused_and_named(tmp_path: P
         scan(root, ENOUGH)
     assert f"link is a link to {target!r}, and " in caught.value.message
     assert why in caught.value.message
-    assert "echo /link >> .gpufleetignore" in caught.value.next_step
+    assert f"echo /link >> {root}/.gpufleetignore" in caught.value.next_step
 
 
 def test_a_link_that_stays_inside_goes_along_as_a_link(tmp_path: Path) -> None:
@@ -134,11 +135,11 @@ def test_too_much_is_refused_before_anything_is_read_with_what_is_largest(tmp_pa
     assert caught.value.reason is Reason.FILE_TOO_LARGE
     assert "holds 1.2kB, of which 1.1kB in data/; at most 1kB go along" in caught.value.message
     assert "Largest: data/a 600B, data/b 500B, c 100B" in caught.value.message
-    assert "echo /data/ >> .gpufleetignore" in caught.value.next_step
+    assert f"echo /data/ >> {root}/.gpufleetignore" in caught.value.next_step
     assert "GPUCTL_UPLOAD_BYTES_MAX=1200" in caught.value.next_step
     with pytest.raises(GpufleetError, match="more than 2 files") as caught:
         scan(root, Limits(10_000, 2))
-    assert "echo /data/ >> .gpufleetignore" in caught.value.next_step
+    assert f"echo /data/ >> {root}/.gpufleetignore" in caught.value.next_step
 
 
 def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
@@ -154,8 +155,25 @@ def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_the_line_that_leaves_something_out_runs_nothing_whatever_a_name_says() -> None:
-    line = ignore_line("it's; touch $(pwned)")
+    line = ignore_line(Path(), "it's; touch $(pwned)")
     assert shlex.split(line) == ["echo", "/it's; touch $(pwned)", ">>", ".gpufleetignore"]
+
+
+@pytest.mark.parametrize("name", ["*", "a*[b]?", "trail ", " two  ", "!x", "#x", "-n", "b\\nc", "it's $(x)", "é"])
+@pytest.mark.parametrize("where", ["", "my project"])
+def test_the_line_that_is_told_leaves_out_what_it_names_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, where: str
+) -> None:
+    """As it is typed where the person stands, which may be elsewhere than in the folder."""
+    made(tmp_path / where, {"kept": ""})
+    (tmp_path / where / name).symlink_to("/nowhere")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GpufleetError) as caught:
+        scan(Path(where), ENOUGH)
+    line = caught.value.next_step.removeprefix("Leave it out: ").partition(" \N{MIDDLE DOT} ")[0]
+    subprocess.run(["/bin/sh", "-c", line], check=True)
+    found = scan(Path(where), ENOUGH)
+    assert (paths(found), found.links) == ([".gpufleetignore", "kept"], {})
 
 
 def test_a_line_that_means_nothing_is_passed_over_as_git_does(tmp_path: Path) -> None:

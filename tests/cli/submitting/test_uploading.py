@@ -99,3 +99,12 @@ def test_a_folder_brings_what_is_below_it_and_a_link_to_a_folder_is_refused(
     done = gpuctl("submit", "--file", "src", "--", "true")
     assert done.code != 0 and "link to a folder" in done.err
     assert len(fake.asked("Submit")) == 1
+
+
+def test_a_folder_without_a_name_is_refused_and_nothing_of_where_one_stands_is_sent(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    """A script's `--upload "$FOLDER"` where that is not set."""
+    done = gpuctl("submit", "--upload", "", "--", "true")
+    assert done.code == 2 and "--upload: it is empty" in done.err and "--upload ." in done.err
+    assert not fake.blobs and not fake.asked("Submit")

@@ -60,6 +60,16 @@ async def test_what_a_job_leaves_is_stored_listed_and_brought_here(
     assert none.returncode != 0 and "left no 'other'" in none.stderr
 
 
+async def test_of_a_job_that_left_no_file_that_is_chosen_just_that_is_said(
+    shared_fleet: Fleet, person: Client, tmp_path: Path
+) -> None:
+    done = await gpuctl(shared_fleet, tmp_path, "run", "--download", "out/**", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "left no file that its --download chooses" in done.stderr and "Try again" not in done.stderr
+    again = await gpuctl(shared_fleet, tmp_path, "cp", "last:", ".")
+    assert again.returncode == 0 and "left no file that its --download chooses" in again.stderr, again.stderr
+
+
 async def test_what_an_agent_that_is_killed_had_not_brought_comes_when_it_is_back(fleet: Fleet, admin: Client) -> None:
     agent = await fleet.add_node("n1")
     job = await admin.submit("/bin/sh", "-c", "echo left >a; sleep 600", cwd="", results=["a"])
