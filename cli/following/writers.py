@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -35,6 +36,9 @@ class Streams:
         self.is_raw = False
         """Whether the terminal does not begin a new line by itself: a program of the job has it."""
         self._is_within_line = False
+        self._is_one_place = _is_one_place(self._stdout, self._stderr)
+        self._has_open_line: dict[bool, bool] = {}
+        """By whether it is stderr: whether what was written there last had no end of line."""
 
     def write(self, stream: int, data: bytes) -> None:
         """Bytes of the job's standard output or error, to our own, at once."""
@@ -51,6 +55,7 @@ class Streams:
             # The terminal's window was closed. SIGHUP says so, too, and decides what comes of it.
         if data:
             self._is_within_line = not data.endswith(b"\n")
+            self._has_open_line[out is self._stderr or self._is_one_place] = self._is_within_line
 
     def end_line(self) -> None:
         """Begin a new line, on a terminal that a program of the job has, unless one has just begun."""
@@ -58,11 +63,21 @@ class Streams:
             self.write(job_pb2.STREAM_STDERR, b"\r\n")
 
     def note(self, text: str) -> None:
-        """A line of ours, on stderr."""
+        """A line of ours, on stderr: a new one, however the job's own line ended there."""
         if self.is_raw:
             self.end_line()
+        elif self._has_open_line.get(True):
+            self.write(job_pb2.STREAM_STDERR, b"\n")
         line = f"gpuctl: {text}\r\n" if self.is_raw else f"gpuctl: {text}\n"
         self.write(job_pb2.STREAM_STDERR, line.encode(errors="surrogateescape"))
+
+
+def _is_one_place(stdout: BinaryIO, stderr: BinaryIO) -> bool:
+    """Whether both lead to one terminal, pipe or file."""
+    try:
+        return os.path.sameopenfile(stdout.fileno(), stderr.fileno())
+    except OSError:  # no file at all
+        return False
 
 
 class Plain:

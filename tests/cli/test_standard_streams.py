@@ -57,6 +57,22 @@ def test_a_stream_that_is_closed_leads_nowhere_and_the_jobs_code_is_ours(
     assert (done.returncode, done.stdout, done.stderr) == (3, out, err)
 
 
+@pytest.mark.parametrize(
+    ("stream", "redirected", "shown"),
+    [
+        (job_pb2.STREAM_STDERR, "", "|no end\ngpuctl: job 1 failed with exit code 3 (EXITED)\n"),
+        (job_pb2.STREAM_STDOUT, "", "no end|gpuctl: job 1 failed with exit code 3 (EXITED)\n"),
+        (job_pb2.STREAM_STDOUT, "2>&1", "no end\ngpuctl: job 1 failed with exit code 3 (EXITED)\n|"),
+    ],
+)
+def test_our_own_line_begins_a_line_where_the_jobs_last_one_has_no_end(
+    fake: FakeScheduler, stream: job_pb2.Stream.ValueType, redirected: str, shown: str
+) -> None:
+    fake.output[1][:2] = [Piece(b"no end", stream)]
+    done = in_a_shell(f"run -- train {redirected}")
+    assert (done.returncode, f"{done.stdout.decode()}|{done.stderr.decode()}") == (3, shown)
+
+
 @needs_full
 def test_a_full_disk_fails_run_with_a_code_that_is_not_the_jobs_and_starts_no_other() -> None:
     done = in_a_shell("run -- train >/dev/full")
