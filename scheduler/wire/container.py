@@ -8,7 +8,7 @@ from gpufleet.v1 import job_pb2
 from gpufleet.errors import GpufleetError, invalid
 
 from ..state.ids import SecretName
-from ..state.specs import ContainerMount, ContainerSettings
+from ..state.specs import ContainerMount, ContainerSettings, EnvironmentTool
 from .secret_fields import secret_name
 
 IMAGE_CHARS_MAX = 500
@@ -62,8 +62,9 @@ def _refuse_beside(spec: job_pb2.JobSpec, path: str) -> None:
             next_step="leave out --output-file: gpuctl logs has what the job writes, or let it write into a --mount",
         )
     if spec.HasField("environment"):
+        said = [f".{tool.value}" for tool in EnvironmentTool if getattr(spec.environment, tool.value)]
         raise invalid(
-            f"{path}.environment",
+            f"{path}.environment{''.join(said[:1])}",
             "is made of the node's Python, and the job runs in a container, whose image has its own",
             next_step="leave out --setup, --requirements, --uv and --conda, and install it in the image; or --image",
         )
