@@ -15,10 +15,9 @@ from typing import Any, cast
 import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError, Reason
 from gpufleet.fleet.async_client import AsyncClient, connected_async, is_told_to_end, understood
 from gpufleet.fleet.exit_codes import SIGNALLED
-from gpufleet.fleet.inside.executing import code_of
+from gpufleet.fleet.inside.executing import code_of, command_cut_off
 from gpufleet.fleet.settings import Settings
 
 from ..attaching.escape import Escape, EscapeFilter, Modes
@@ -162,7 +161,7 @@ class Execution:
                 raise
             message = grpc.aio.EOF
         if message is grpc.aio.EOF:
-            raise GpufleetError(Reason.OUTCOME_UNKNOWN, "the connection ended, and the command with it")
+            raise command_cut_off()
         return cast(Response, message)
 
     async def _send(self) -> None:

@@ -19,8 +19,9 @@ import grpc.aio
 from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_CONNECT_FAILED
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError
 from gpufleet.fleet.async_client import AsyncClient, is_told_to_end, understood
+from gpufleet.fleet.inside.executing import command_cut_off
 from gpufleet.fleet.inside.forwarding import Forwarding, pieces_of, request_of
 from gpufleet.net.carrying import Piece
 
@@ -224,7 +225,7 @@ class JobSession(_Carried, asyncssh.SSHServerSession[bytes]):
 async def _read(call: Any) -> scheduler_pb2.ExecJobResponse:
     message = await call.read()
     if message is grpc.aio.EOF:
-        raise GpufleetError(Reason.OUTCOME_UNKNOWN, "the connection ended, and the command with it")
+        raise command_cut_off()
     return cast(scheduler_pb2.ExecJobResponse, message)
 
 

@@ -83,4 +83,13 @@ async def _written(call: Any) -> Executed:
             )
         if message.HasField("exit"):
             return Executed(code_of(message.exit), bytes(out), bytes(error), message.problem)
-    raise GpufleetError(Reason.OUTCOME_UNKNOWN, "the connection ended, and the command with it")
+    raise command_cut_off()
+
+
+def command_cut_off() -> GpufleetError:
+    """The error of a command in a job whose scheduler, agent or network went away before it had ended."""
+    return GpufleetError(
+        Reason.OUTCOME_UNKNOWN,
+        "the connection ended, and the command with it",
+        next_step="The job goes on. See whether its node is there with gpuctl nodes, and run the command again.",
+    )
