@@ -160,18 +160,27 @@ def _text(option: JobOption, value: Any) -> str:
         case Path():
             return str(value)
         case timedelta():
-            return exact_duration(value)
+            return _span(option, value)
         case datetime():
             return value.astimezone().isoformat()
         case bool():
             pass
         case int() | float() if option.sets.kind in (OptionKind.SPAN, OptionKind.TIME):
-            return exact_duration(timedelta(seconds=value))
+            try:
+                return _span(option, timedelta(seconds=value))
+            except (OverflowError, ValueError):  # inf, nan
+                raise _wrong(option, value, "a span of time") from None
         case int():
             return str(value)
         case _ if isinstance(getattr(value, "id", None), int):
             return str(value.id)
     raise _wrong(option, value, "a text")
+
+
+def _span(option: JobOption, value: timedelta) -> str:
+    if value < timedelta(0):
+        raise _wrong(option, value, "a span of time, which is not less than nothing")
+    return exact_duration(value)
 
 
 def _indices(option: JobOption, value: Any) -> str:

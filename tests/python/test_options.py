@@ -96,3 +96,10 @@ def test_a_refusal_names_options_as_they_are_called_in_python_and_commands_as_th
     assert told.violations[0].field == "gpus_per_node"
     kept = in_words(GpufleetError(Reason.JOB_NOT_FOUND, next_step="See it with: gpuctl queue --name x"))
     assert kept.next_step == "See it with: gpuctl queue --name x"
+
+
+@pytest.mark.parametrize("value", [-5, timedelta(seconds=-1), float("inf"), float("nan")])
+def test_a_span_that_is_none_is_refused_by_its_option(value: object) -> None:
+    with pytest.raises(GpufleetError, match="a span of time") as refused:
+        job_options({"time_limit": value})
+    assert refused.value.violations[0].field == "time_limit"
