@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 CANCEL_REASON = "interrupted in gpuctl run"
 
-CANCEL_HEARD_S_MAX = 3.0
+CANCEL_HEARD_S_MAX = 5.0
 """Who cancels and leaves at once waits so long at most for the cancel to be heard: it is not to be lost by that."""
 
 
