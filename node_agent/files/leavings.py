@@ -12,7 +12,8 @@ import stat
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from heapq import nsmallest
+from itertools import count, islice, takewhile
 from pathlib import Path
 
 from gpufleet.jobs.cutting import Part, plans_of
@@ -71,17 +72,19 @@ def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.m
         walked = _walk(top, "", os.fstat(top).st_uid, chosen, left.problems, 0)
         until = clock() + LOOKED_SECONDS_MAX
         looked_at = takewhile(lambda _: clock() < until, islice(walked, LOOKED_AT_MAX))
-        files = [file for file in looked_at if file is not None]
+        tally = count()
+        # Of a million files no more are held than may be stored.
+        found = (file for file, _ in zip((each for each in looked_at if each is not None), tally, strict=False))
+        files = nsmallest(RESULT_FILES_MAX, found, key=lambda each: each.path)
+        file_count = next(tally)
         if clock() >= until:
-            left.problems.append(f"looking took more than {LOOKED_SECONDS_MAX:.0f} s: the rest was not looked at")
+            left.problems.insert(0, f"looking took more than {LOOKED_SECONDS_MAX:.0f} s: the rest was not looked at")
         elif next(walked, walked) is not walked:
-            left.problems.append(f"the folder holds more than {LOOKED_AT_MAX:,} names: the rest was not looked at")
+            left.problems.insert(0, f"the folder holds more than {LOOKED_AT_MAX:,} names: the rest was not looked at")
         walked.close()
-        files.sort(key=lambda each: each.path)
-        if len(files) > RESULT_FILES_MAX:
-            more = f"{len(files):,} files are chosen, and only the first {RESULT_FILES_MAX:,} are stored"
+        if file_count > RESULT_FILES_MAX:
+            more = f"{file_count:,} files are chosen, and only the first {RESULT_FILES_MAX:,} are stored"
             left.problems.insert(0, more)
-            del files[RESULT_FILES_MAX:]
         plans = list(plans_of(files))
         digests = [hashlib.sha256(_bytes(top, plan)).hexdigest() for plan in plans]
     chunks = tuple(
@@ -110,7 +113,7 @@ def _walk(
 ) -> Generator[LeftFile | None, None, None]:
     """Each chosen file below an open folder, and None for every other name."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries)
+        names = sorted(entry.name for entry in islice(entries, LOOKED_AT_MAX + 1))
     for name in names:
         inner = f"{path}/{name}" if path else name
         try:
@@ -123,16 +126,22 @@ def _walk(
                 continue
             is_chosen = chosen.has(inner)
         except OSError as problem:
-            problems.append(f"{inner!a} cannot be read: {problem.strerror}")
+            _note(problems, f"{inner!a} cannot be read: {problem.strerror}")
             continue
         why = _unfit(inner, status, owner) if is_chosen else ""
         if why:
-            problems.append(f"{inner!a} {why}")
+            _note(problems, f"{inner!a} {why}")
         if not is_chosen or why:
             yield None
             continue
         is_executable = bool(status.st_mode & 0o100)
         yield LeftFile(inner, status.st_size, status.st_mtime_ns, status.st_ino, is_executable)
+
+
+def _note(problems: list[str], problem: str) -> None:
+    """Keep what is told in the end, and no line for each of a million links."""
+    if len(problems) < PROBLEMS_MAX:
+        problems.append(problem)
 
 
 def _unfit(path: str, status: os.stat_result, owner: int) -> str:

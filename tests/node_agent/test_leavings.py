@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.jobs.folders import folder_of
+from gpufleet.jobs.results import Chosen
 from node_agent.files import leavings
 from node_agent.files.leavings import Changed, Left, bytes_of, look
 
@@ -88,6 +89,22 @@ def test_of_too_many_files_the_first_are_stored_and_the_rest_is_told(
     assert left.problems == ["20 files are chosen, and only the first 15 are stored"]
     monkeypatch.setattr(leavings, "LOOKED_AT_MAX", 10)
     assert "more than 10 names" in look(tmp_path, ("*",)).problems[0]
+
+
+def test_of_a_folder_without_end_no_more_is_held_than_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        (tmp_path / f"f{number:02}").write_bytes(b"1")
+        (tmp_path / f"link{number:02}").symlink_to("f00")
+    monkeypatch.setattr(leavings, "PROBLEMS_MAX", 5)
+    monkeypatch.setattr(leavings, "LOOKED_AT_MAX", 50)
+    problems: list[str] = []
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        walked = leavings._walk(descriptor, "", tmp_path.stat().st_uid, Chosen(("*",)), problems, 0)
+        assert len(list(walked)) == 51
+    finally:
+        os.close(descriptor)
+    assert len(problems) == 5 and "is a link" in problems[0]
 
 
 def test_a_folder_is_looked_at_for_so_long_and_what_is_left_of_it_is_told(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_a_call_that_cannot_be_pickled_costs_itself_alone(fleet_here: gpufleet.F
 def test_an_executor_that_is_shut_down_has_cancelled_its_jobs_and_settled_its_futures(
     fleet_here: gpufleet.Fleet,
 ) -> None:
-    executor = gpufleet.Executor(fleet_here, name="slow")
+    executor = gpufleet.Executor(fleet_here, name="unsent")
     never_sent = executor.submit(time.sleep, 1000)
     executor.shutdown(cancel_futures=True)
     assert never_sent.done()
