@@ -91,7 +91,7 @@ def _end_jobs(
     say: Callable[[str], None],
     while_waiting: Callable[[], object],
 ) -> None:
-    """Cancel them and wait for their ends. A store without room learns of none: then the keeper waits for them."""
+    """Cancel them and wait for their ends, which nobody learns of where the store has no room, or no agent runs."""
     request = scheduler_pb2.CancelRequest(jobs=scheduler_pb2.JobSelector(job_ids=jobs), reason=REASON)
     with local_client(record.address, folders) as client:
         try:
@@ -100,6 +100,9 @@ def _end_jobs(
             return  # the keeper ends them
     deadline = time.monotonic() + END_JOBS_S_MAX
     while running_jobs(record, folders) and time.monotonic() < deadline:
+        if not any(each.name == "agent" for each in record.running()):
+            say("the agent had ended before: the keeper ends the jobs, and the next gpuctl up hears of it")
+            return
         if why := _store_error(record, folders):
             say(f"the jobs are told to end; that is not stored yet: the scheduler's store takes nothing ({clean(why)})")
             return

@@ -23,7 +23,7 @@ from gpufleet.text.units import counted
 from ..errors import FAILED, Declined
 from ..render.nodes import devices_in_words
 from ..screen import say, with_tilde
-from .folders import folders_of, folders_of_context, read_record, write_record
+from .folders import Record, folders_of, folders_of_context, read_record, write_record
 from .starting import Programs, StopRequested, UpOptions, has_gateway, start_programs
 from .stopping import running_jobs, stop_programs
 
@@ -34,6 +34,12 @@ DOWN_S_MAX = 180.0
 """How long a `down` from elsewhere may take."""
 
 
+def _still_runs(record: Record) -> str:
+    running = record.running()
+    ended = "".join(f"; the {each.name} has ended" for each in record.programs if each not in running)
+    return ", ".join(f"{each.name} {each.pid}" for each in running) + ended
+
+
 def bring_up(options: UpOptions, *, is_detached: bool) -> int:
     """Start everything; stay until Ctrl-C unless detached. Answers the exit code."""
     folders = options.folders
@@ -41,7 +47,7 @@ def bring_up(options: UpOptions, *, is_detached: bool) -> int:
     if record is not None and record.running():
         raise GpufleetError(
             Reason.ALREADY_RUNNING,
-            f"what gpuctl up started still runs ({', '.join(f'{p.name} {p.pid}' for p in record.running())})",
+            f"what gpuctl up started still runs ({_still_runs(record)})",
             next_step="Use it as it is, or stop it with: gpuctl down",
         )
     # Who has not installed what a gateway needs wants none, as long as they do not ask for one.

@@ -150,6 +150,26 @@ def test_down_asks_before_it_ends_jobs_and_what_waits_stays_queued(data: Path, t
     assert "told" in gpuctl("logs", job_id).stdout
 
 
+def test_down_does_not_wait_for_an_agent_that_has_ended_and_the_next_up_hears_of_its_jobs(
+    data: Path, tmp_path: Path
+) -> None:
+    begin = ("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1", "--detach")
+    gpuctl(*begin)
+    job_id = start_job_that_waits_for(tmp_path / "never")
+    record = read_record(data)
+    assert record is not None
+    (agent,) = (each for each in record.programs if each.name == "agent")
+    os.kill(agent.pid, signal.SIGKILL)
+    wait_until(lambda: not agent.is_running(), "the agent goes on")
+    assert "; the agent has ended)" in gpuctl(*begin).stderr
+    done = gpuctl("down", "--data", str(data), "--yes")
+    assert done.returncode == 0 and "the agent had ended before" in done.stderr, done.stderr
+    assert gpuctl(*begin).returncode == 0
+    assert gpuctl("wait", job_id).returncode != 0
+    assert "SHUTDOWN" in gpuctl("job", job_id, "-o", "json").stdout
+    assert gpuctl("logs", job_id).stdout == "told\n"
+
+
 def test_jobs_that_are_kept_are_taken_back_by_the_next_up_and_nothing_they_wrote_is_lost(
     data: Path, tmp_path: Path
 ) -> None:
