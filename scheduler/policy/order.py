@@ -317,13 +317,13 @@ def _users_from_turn(
     for number, (owner, of_user) in enumerate(lines.items()):
         taker = user_taker(durable, owner, of_user, at, old_before)
         parts = _parts(of_user, old_before)
-        begins = _pass(parts, taker.turns_before(begin) - taker.old_count)
-        passed = [(now - part.begin, part) for now, part in zip(begins, parts, strict=True)]
-        job_count = sum(count * part.weight for count, part in passed)
+        begins = _skip(parts, taker.turns_before(begin) - taker.old_count)
+        skipped = [(now - part.begin, part) for now, part in zip(begins, parts, strict=True)]
+        job_count = sum(count * part.weight for count, part in skipped)
         newest = max(
-            ((part.line[part.begin + count - 1], part.weight) for count, part in passed if count), default=None
+            ((part.line[part.begin + count - 1], part.weight) for count, part in skipped if count), default=None
         )
-        places.pass_by(taker, job_count, newest[1] if newest else 0)
+        places.skip(taker, job_count, newest[1] if newest else 0)
         rest = sorted(
             (part.line[now], now, of_part)
             for of_part, (now, part) in enumerate(zip(begins, parts, strict=True))
@@ -355,7 +355,7 @@ def _parts(lines: UserLines, old_before: Instant) -> list[_Part]:
     return parts
 
 
-def _pass(parts: Sequence[_Part], job_count: int) -> list[int]:
+def _skip(parts: Sequence[_Part], job_count: int) -> list[int]:
     """Where each part goes on behind the entries, by age, that have less than so many jobs before them.
 
     Halves what is left of the longest until nothing is, which is some 20 times for 100,000 jobs.
@@ -399,7 +399,7 @@ class _Places:
         self._ahead = ahead
         self._several: dict[LineOwner, tuple[Turn, int]] = {}
 
-    def pass_by(self, taker: TurnTaker, job_count: int, newest: int) -> None:
+    def skip(self, taker: TurnTaker, job_count: int, newest: int) -> None:
         """Count what a user has before the first entry; `newest` of it are what the last entry stands for."""
         if newest > 1:
             job_count -= newest
