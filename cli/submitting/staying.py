@@ -37,10 +37,9 @@ def stay(
     begun = None
     try:
         begun = BegunCall[scheduler_pb2.SubmitResponse](settings, "Submit", request)
-        if is_simple:
-            from .first_moments import FirstMoments
+        from .first_moments import FirstMoments
 
-            answer = begun.result()
+        answer = begun.result() if is_simple else None
     except grpc.RpcError:  # it is asked for again, where that may pass
         return _stay_attached(settings, request, ports, begun)
     except KeyboardInterrupt:  # perhaps in the middle of the call's beginning, when it was sent already
@@ -48,7 +47,7 @@ def stay(
             begun.close()
         tell_interrupted()
         raise
-    if not is_simple:
+    if answer is None:
         return _stay_attached(settings, request, ports, begun, page=page, opens=opens)
     first = FirstMoments(answer.job)
     say = first.streams.note
