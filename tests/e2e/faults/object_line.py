@@ -18,6 +18,7 @@ class ObjectLine:
         self._target_port = target_port
         self.port = kept_port()
         self._server: asyncio.Server | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.left_bytes = FOREVER
@@ -36,12 +37,17 @@ class ObjectLine:
     async def mend(self) -> None:
         """Take connections, on the port of before."""
         self.left_bytes = FOREVER
+        if self._closing is not None:
+            await self._closing
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
 
     def cut(self) -> None:
         """Reset what is open, in the middle of whatever it says, and refuse what comes."""
         if self._server is not None:
-            self._server.close()
+            loop = asyncio.get_running_loop()
+            for listening in self._server.sockets:
+                loop.remove_reader(listening.fileno())
+            self._closing = loop.create_task(_close(self._server))
             self._server = None
         for each in self._open:
             each.transport.abort()
@@ -49,9 +55,14 @@ class ObjectLine:
     async def end(self) -> None:
         """Cut it, and wait for all that it did."""
         self.cut()
+        if self._closing is not None:
+            await self._closing
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_cut:  # it was accepted just before
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -82,6 +93,13 @@ class ObjectLine:
                     return
                 writer.write(data)
                 await writer.drain()
+
+
+async def _close(server: asyncio.Server) -> None:
+    """What was accepted in this turn of the loop becomes a connection in the next one; a server that is closed by then
+    leaves its socket open for good."""
+    await asyncio.sleep(0)
+    server.close()
 
 
 async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
