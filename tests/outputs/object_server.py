@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ class ObjectServer:
         self.port = 0
         self.fault: Fault = lambda method, path: ""
         self.requests: list[str] = []
+        self._putting: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     @property
     def url(self) -> str:
@@ -117,7 +119,10 @@ class ObjectServer:
             _read_all(environ)
             start_response(status, [("Content-Length", "0")])
             return [b""]
-        return self._app(environ, start_response)
+        if environ["REQUEST_METHOD"] != "PUT":
+            return self._app(environ, start_response)
+        with self._putting[path]:  # moto closes what the one stores while it still reads the other
+            return self._app(environ, start_response)
 
 
 def _read_all(environ: dict[str, Any]) -> None:
