@@ -41,7 +41,7 @@ def stay(
 
         answer = begun.result() if is_simple else None
     except grpc.RpcError:  # it is asked for again, where that may pass
-        return _stay_attached(settings, request, ports, begun)
+        return _stay_attached(settings, request, ports, begun, page=page, opens=opens)
     except KeyboardInterrupt:  # perhaps in the middle of the call's beginning, when it was sent already
         if begun is not None:
             begun.close()
