@@ -111,7 +111,8 @@ class Uploads:
         state = self._streams.get(key)
         if state is None:
             return None
-        state.is_unwanted = state.is_unwanted or is_unwanted
+        # What is answered to a question is said of the whole stream: a store that was put back may want it after all.
+        state.is_unwanted = is_unwanted or (state.is_unwanted and state.is_answered)
         if not state.is_answered and not state.is_unwanted and offset < state.upload.synced:
             # The store has less than it had acknowledged: go back, for the spool may still have it.
             state.upload = Upload(synced=offset, sent=offset)

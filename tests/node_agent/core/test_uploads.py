@@ -116,6 +116,16 @@ def test_what_nobody_wants_is_not_sent() -> None:
     assert drained(uploads) == []
 
 
+def test_what_was_unwanted_and_is_wanted_by_a_store_that_was_put_back_is_sent_from_where_that_ends() -> None:
+    uploads = Uploads()
+    uploads.see(ended(A, 5), is_new=True)
+    drained(uploads)
+    uploads.synced((A, Stream.STDOUT), 0, is_end=False, is_unwanted=True)
+    uploads.connected()
+    uploads.synced((A, Stream.STDOUT), 0, is_end=False, is_unwanted=False)
+    assert drained(uploads) == [(A, Stream.STDOUT, 0, 5, True)]
+
+
 def test_what_a_reboot_left_in_the_files_is_not_sent() -> None:
     uploads = Uploads()
     uploads.see(ended(A, 9, loss=LossReason.NODE_REBOOTED), is_new=False)
