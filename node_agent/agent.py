@@ -39,6 +39,7 @@ from .core.commands import (
     CheckFiles,
     ClearTroubles,
     CloseChannel,
+    Command,
     OpenChannel,
     OpenExec,
     OpenFiles,
@@ -53,6 +54,7 @@ from .core.commands import (
 )
 from .core.delivery import Receipt
 from .core.duties import Duties
+from .core.fence import CommandRefusal
 from .core.launch import Isolation
 from .core.outcome import AttemptView
 from .credential import Credential
@@ -224,6 +226,7 @@ class NodeAgent:
             self._containers,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
+            judge=self._refusal_of,
             traces=node.traces,
         )
         self._channels = Channels(keepers)
@@ -366,17 +369,16 @@ class NodeAgent:
             case Unknown():
                 _log.warning("the scheduler asks for %s, which this version does not do", command.name)
             case _:
-                refusal = refusal_of(
-                    command,
-                    heartbeat_sent_us=heartbeat_sent_us,
-                    now_us=boottime_us(),
-                    valid_for_us=self._command_valid_for_us,
-                )
+                refusal = self._refusal_of(command, heartbeat_sent_us)
                 self._attempts.order(
                     Order(command=command, receipt=receipt, heartbeat_sent_us=heartbeat_sent_us or 0, refusal=refusal)
                 )
                 return
         self._heartbeats.carried_out(receipt)
+
+    def _refusal_of(self, command: Command, heartbeat_sent_us: int | None) -> CommandRefusal | None:
+        valid_for_us = self._command_valid_for_us
+        return refusal_of(command, heartbeat_sent_us=heartbeat_sent_us, now_us=boottime_us(), valid_for_us=valid_for_us)
 
     def _set_log_level(self, level: str) -> None:
         if level not in LOG_LEVELS:
@@ -397,6 +399,7 @@ class NodeAgent:
             protocol_version=PROTOCOL_VERSION,
             takes_credential=True,
             knows_lineages=True,
+            keeps_backlog=True,
             store_position=self._store_position.text,
             store_id=self._identity.store_id,
             highest_term=self._heartbeats.highest_term,

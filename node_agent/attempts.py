@@ -19,6 +19,7 @@ from .containers.containers import Containers
 from .containers.engine import ContainerTrouble
 from .core.actions import (
     Action,
+    BeginNext,
     CarriedOut,
     Change,
     CheckNode,
@@ -34,11 +35,12 @@ from .core.actions import (
     StopProcess,
     Tell,
 )
-from .core.commands import LaunchAttempt
+from .core.commands import LaunchAttempt, NotLaunched
 from .core.delivery import Receipt
-from .core.duties import PREPARED_US_MAX, PREPARED_WITH_FILES_US_MAX, Duties
+from .core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, PREPARED_WITH_FILES_US_MAX, Duties
 from .core.expectations import Misfit
-from .core.inventory import AttemptReport, EndReport, Prepared, Refused, SpoolReport, StartReport
+from .core.fence import CommandRefusal
+from .core.inventory import AttemptReport, EndReport, InBacklog, Prepared, Refused, SpoolReport, StartReport
 from .core.launch import Launch, Objection, Refusal, RefusalReason
 from .core.outcome import AttemptPhase, AttemptView, Stream
 from .files.job_files import JobFiles
@@ -61,7 +63,10 @@ _log = logging.getLogger(__name__)
 
 
 class Attempts:
-    """The attempts of this node. `report` takes what the scheduler has to know, `carried_out` what is done."""
+    """The attempts of this node. `report` takes what the scheduler has to know, `carried_out` what is done.
+
+    `judge` says whether a launch may begin now that rests on what was sent then.
+    """
 
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Attempts:
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
+        judge: Callable[[LaunchAttempt, int], CommandRefusal | None],
         traces: Telemetry,
     ) -> None:
         self._duties = duties
@@ -93,6 +99,7 @@ class Attempts:
         self._fetching: dict[RankKey, asyncio.Task[Refusal | None]] = {}
         self._report = report
         self._carried_out = carried_out
+        self._judge = judge
         self._traces = AttemptTraces(traces)
         self._said = ReportLog()
         self._samples: dict[RankKey, tuple[DeviceSample, ...]] = {}
@@ -151,8 +158,10 @@ class Attempts:
                         ended.append(action.report.key)
                 case CarriedOut():
                     self._carried_out(action.receipt)
-                case Hold(prepared=prepared):
-                    self._hold(prepared)
+                case Hold(held=held):
+                    self._hold(held)
+                case BeginNext(launch=launch, sent_us=sent_us):
+                    to_do.extend(self._duties.next_begun(launch.key, self._judge(launch, sent_us)))
                 case LetGo(key=key):
                     self._stop_holding(key)
                     self._ports.release(key)
@@ -249,11 +258,13 @@ class Attempts:
         self._perform(self._duties.checked(key, found, port))
         self._samples.pop(key, None)
 
-    def _hold(self, prepared: Prepared) -> None:
-        self._stop_holding(prepared.key)
-        span_us = PREPARED_WITH_FILES_US_MAX if prepared.launch.has_files else PREPARED_US_MAX
-        self._holds[prepared.key] = asyncio.get_running_loop().call_later(
-            span_us / 1e6, lambda: self._perform(self._duties.held_too_long(prepared))
+    def _hold(self, held: Prepared | InBacklog) -> None:
+        self._stop_holding(held.key)
+        span_us = PREPARED_WITH_FILES_US_MAX if held.launch.has_files else PREPARED_US_MAX
+        if isinstance(held, InBacklog):
+            span_us = BACKLOG_US_MAX
+        self._holds[held.key] = asyncio.get_running_loop().call_later(
+            span_us / 1e6, lambda: self._perform(self._duties.held_too_long(held))
         )
 
     def _stop_holding(self, key: RankKey) -> None:
@@ -332,7 +343,8 @@ class Attempts:
 
     def _tell(self, report: AttemptReport | Refused | Prepared) -> None:
         if isinstance(report, Refused):
-            _log.warning("attempt %s was not started: %s: %s", report.key, report.reason, report.sentence)
+            level = logging.INFO if report.reason == NotLaunched.TAKEN_BACK else logging.WARNING
+            _log.log(level, "attempt %s was not started: %s: %s", report.key, report.reason, report.sentence)
             samples = [sample_to_proto(each) for each in self._samples.get(report.key, ())]
             self._report(lambda now_us: {"launch_refused": wire.refused_to_proto(report, samples)})
         else:

@@ -25,6 +25,7 @@ from .core.environment import Account, RankPlace, environment_in_container, envi
 from .core.expectations import Expectations, Misfit, Unfit, misfit
 from .core.launch import ENVIRONMENT_PATH, FILES_PATH, HOME_PATH, EnvironmentTool, Launch
 from .core.outcome import AttemptView
+from .core.slots import noted_slot
 from .environment import LOOPBACK, free_port, shown_devices
 from .isolation.accounts import Isolating
 from .isolation.limits import Limiting
@@ -160,6 +161,7 @@ class Launcher:
             spool_bytes=self._spool_bytes(),
             note=note_of(command.expectations.device_uuids, devices, command.sampling_us)
             + noted_origin(command.origin)
+            + noted_slot(command.slot)
             + (noted(traceparent) if is_traced else ""),
         )
 

@@ -62,7 +62,7 @@ NOTED_UUIDS_CHARS_MAX = 1_500
 
 NOTE = re.compile(
     r"(uuids=(?P<uuids>[^ ]*)|devices=(?P<indices>[0-9,]*)) sampling_us=(?P<sampling_us>[0-9]*)"
-    r"( origin=[^ ]*)?( trace=.*)?"
+    r"( origin=[^ ]*)?( slot=[^ ]*)?( trace=.*)?"
 )
 """The note of a launch, for the next start of the agent: its devices, and how often they are read.
 

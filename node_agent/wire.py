@@ -70,6 +70,8 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.StartAttempt(key_from_proto(start.key), start.master_address, start.master_port)
         case "abort":
             return commands.AbortAttempt(key_from_proto(message.abort.key))
+        case "take_back":
+            return commands.TakeBack(key_from_proto(message.take_back.key))
         case "stop":
             return _stop(message.stop)
         case "send_signal":
@@ -244,7 +246,7 @@ def _entry(
 ) -> node_agent_pb2.InventoryEntry:
     key = key_to_proto(entry.key)
     match entry:
-        case inventory.Checking() | inventory.Prepared():
+        case inventory.Checking() | inventory.Prepared() | inventory.InBacklog():
             limit_us = (
                 entry.time_limit_us
                 if isinstance(entry, inventory.Checking)
@@ -327,6 +329,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         results=tuple(launch.results),
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
+        slot=key_from_proto(launch.slot) if launch.HasField("slot") else None,
         environment=_environment(launch.environment) if launch.HasField("environment") else None,
         container=_container(launch) if launch.HasField("container") else None,
     )

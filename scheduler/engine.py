@@ -390,7 +390,7 @@ class Engine:
                     self._traces.stored(records, self._state.durable, self.recently_finished, begin_ns, decided_ns)
                 if self._measures is not None:
                     self._measures.committed((time.time_ns() - decided_ns) / 1e9, len(batch))
-                    self._measures.decided(records, self._state.durable)
+                    self._measures.decided(records, self._state.durable, self.recently_finished)
             else:
                 await asyncio.sleep(0)  # turns without a commit follow each other, and readers want their turn, too
         except BaseException as error:

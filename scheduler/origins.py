@@ -46,6 +46,7 @@ class Origins:
             placement=launch.placement,
             node_count=launch.node_count,
             serves=spec.serves,
+            slot=launch.slot,
         )
         packed = zlib.compress(self._codec.encode(origin).encode(), 1)
         text = base64.urlsafe_b64encode(self._signature(launch.key, launch.node, packed) + packed).decode()

@@ -1,6 +1,6 @@
 """How the scheduler reaches the world: tiny protocols that the shell implements and the tests fake."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -281,6 +281,6 @@ class Measures(Protocol):
         """A commit took so long; a turn of so many events led to it."""
         ...
 
-    def decided(self, records: Iterable[Record], durable: Durable) -> None:
-        """These records were stored; `durable` holds them."""
+    def decided(self, records: Iterable[Record], durable: Durable, finished: Mapping[JobId, Job]) -> None:
+        """These records were stored; `durable` holds them, and `finished` the jobs that ended lately."""
         ...

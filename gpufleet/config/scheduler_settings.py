@@ -276,6 +276,15 @@ class PlacementSettings:
         high=HOUR,
         reloadable=True,
     )
+    backlog_depth: int = setting(
+        3,
+        "Short jobs that wait on a node for each job of their like that runs there, to begin as soon as it has ended; "
+        "0 places only on what is free.",
+        INTEGER,
+        low=0,
+        high=15,
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from gpufleet.jobs.runs import RankKey, StopCause
 from .commands import AttemptCommand, LaunchAttempt
 from .delivery import Receipt
 from .fence import CommandRefusal
-from .inventory import AttemptReport, Prepared, Refused
+from .inventory import AttemptReport, InBacklog, Prepared, Refused
 from .outcome import AttemptEnd, AttemptView, FullReason, Offsets
 
 
@@ -55,9 +55,20 @@ class GiveUpFiles:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold a rank for its gang; answer with `held_too_long` when PREPARED_US_MAX have passed."""
+    """Hold a rank for its gang, or in the backlog; answer with `held_too_long` when its time has passed."""
 
-    prepared: Prepared
+    held: Prepared | InBacklog
+
+
+@dataclass(frozen=True, slots=True)
+class BeginNext:
+    """A rank of the backlog is the next in its slot: say with `next_begun` whether what it rests on is recent enough.
+
+    That was sent at `sent_us`.
+    """
+
+    launch: LaunchAttempt
+    sent_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +144,7 @@ class CarriedOut:
 Outstanding = CheckNode | SpawnAttempt | StopProcess | SignalProcess | LimitProcess | ForgetAttempt
 """What takes its time: nothing else is done about the attempt before it is answered."""
 
-Action = Outstanding | GiveUpFiles | Hold | LetGo | Follow | Tell | CarriedOut
+Action = Outstanding | GiveUpFiles | BeginNext | Hold | LetGo | Follow | Tell | CarriedOut
 
 Change = AttemptEnd | FullReason | Offsets | None
 """What a keeper says of an attempt: its end, why its output waits (None: it goes on), or how far its output goes."""

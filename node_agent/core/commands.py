@@ -29,7 +29,8 @@ class LaunchAttempt:
     working directory. `results` of it are brought to the scheduler when it has ended. What `secret_variables` hold is
     for the process alone. `origin` is the scheduler's word about the attempt, kept with it. It begins in
     its `environment`, which is made of its files.
-    With a `container` it runs in one, and `cwd` is a path in that.
+    With a `container` it runs in one, and `cwd` is a path in that. With a `slot` it waits in the backlog until those of
+    that slot that came before it have ended: the slot is named by the first attempt that was in it.
     """
 
     key: RankKey
@@ -53,6 +54,7 @@ class LaunchAttempt:
     origin: str = ""
     environment: JobEnvironment | None = None
     container: ContainerAsked | None = None
+    slot: RankKey | None = None
 
     @property
     def has_files(self) -> bool:
@@ -92,6 +94,13 @@ class StartAttempt:
 @dataclass(frozen=True, slots=True)
 class AbortAttempt:
     """Take back a PrepareAttempt."""
+
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Hand back a rank that waits in the backlog; one that was started goes on."""
 
     key: RankKey
 
@@ -260,6 +269,7 @@ AttemptCommand = (
     | PrepareAttempt
     | StartAttempt
     | AbortAttempt
+    | TakeBack
     | StopAttempt
     | SignalAttempt
     | SetTimeLimit
@@ -307,6 +317,7 @@ class NotLaunched(StrEnum):
     NOT_PREPARED = "NOT_PREPARED"
     ABORTED = "ABORTED"
     STOPPED_BEFORE_START = "STOPPED_BEFORE_START"
+    TAKEN_BACK = "TAKEN_BACK"
     KEEPER_UNAVAILABLE = "KEEPER_UNAVAILABLE"
     INVALID_LAUNCH = "INVALID_LAUNCH"
 

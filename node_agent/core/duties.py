@@ -1,6 +1,6 @@
 """What the agent does about each command and each change: orders in, actions out. The agent's file to read first.
 
-    order ──▶ CheckNode ──checked──▶ SpawnAttempt ──spawned──▶ Follow, Tell, CarriedOut
+    order ──▶ (InBacklog ──▶ BeginNext) ──▶ CheckNode ──checked──▶ SpawnAttempt ──spawned──▶ Follow, Tell, CarriedOut
                    └──checked──▶ Hold … Start ─▶ LetGo, SpawnAttempt …       (a rank of a gang)
          ──▶ StopProcess | SignalProcess | LimitProcess | ForgetAttempt ──done──▶ CarriedOut
 
@@ -19,6 +19,7 @@ from gpufleet.jobs.runs import RankKey, StopCause
 
 from .actions import (
     Action,
+    BeginNext,
     CarriedOut,
     Change,
     CheckNode,
@@ -47,13 +48,15 @@ from .commands import (
     SignalAttempt,
     StartAttempt,
     StopAttempt,
+    TakeBack,
     reason_of,
 )
 from .expectations import Misfit
 from .fence import CommandRefusal
-from .inventory import Checking, Entry, Inventory, Prepared, Refused, reports_of
+from .inventory import Checking, Entry, InBacklog, Inventory, Prepared, Refused, reports_of
 from .launch import NotRun, Objection, Refusal
 from .outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets, Stream
+from .slots import Slots, hands_on, slot_in
 
 ORDERS_WAITING_MAX = 1_000
 """Orders that wait for one attempt; a flood of signals beyond it is not carried out."""
@@ -64,6 +67,9 @@ waits for a whole gang. One that still wants it finds it missing in the inventor
 
 PREPARED_WITH_FILES_US_MAX = 900_000_000
 """The same where other ranks may have files to fetch first."""
+
+BACKLOG_US_MAX = 5_000_000
+"""A rank of the backlog is handed back after this: what is before it in its slot runs for longer than was expected."""
 
 
 @dataclass(slots=True)
@@ -76,6 +82,7 @@ class Duties:
     _waiting: dict[RankKey, deque[Order]] = field(default_factory=dict)
     _early: dict[RankKey, list[Change]] = field(default_factory=dict)
     _to_forget: set[RankKey] = field(default_factory=set)
+    _slots: Slots = field(default_factory=Slots)
 
     # --- what comes in
 
@@ -83,6 +90,9 @@ class Duties:
         """Take over what the keepers hold; the next inventory reports all of it."""
         known = [view for view in views if view.phase is not AttemptPhase.FORGOTTEN]
         self.inventory.adopt(known)
+        for view in known:
+            if view.phase.is_live:
+                self._slots.enter(slot_in(view.note) or view.key, view.key)
         return tuple(Follow(view, is_new=False) for view in known)
 
     def heartbeat_heard(self, sent_us: int) -> bool:
@@ -144,18 +154,29 @@ class Duties:
             return (*self._refuse(key, reason_of(answer), answer.detail), *self._finish(key))
         if answer.phase is AttemptPhase.FORGOTTEN:
             # The scheduler had stored its end and forgot that: it is told once more, and there is nothing to keep.
-            return (*_told_again(answer), *self._finish(key))
+            return (*_told_again(answer), *self._leave(key), *self._finish(key))
         actions: list[Action] = [Follow(answer, is_new=not was_known), *map(Tell, self.inventory.see(answer))]
+        actions += self._leave_if_ended(answer)
         for change in early:
             actions += self.changed(key, change)
         return (*actions, *self._finish(key))
 
-    def held_too_long(self, prepared: Prepared) -> tuple[Action, ...]:
-        """The time of a prepared rank is over; nothing happens when it was started, given up or renewed meanwhile."""
-        if self.inventory[prepared.key] is not prepared:
+    def held_too_long(self, held: Prepared | InBacklog) -> tuple[Action, ...]:
+        """The time of a rank that is held is over; nothing happens if it was started, given up or renewed meanwhile."""
+        if self.inventory[held.key] is not held:
             return ()
-        self.inventory.drop(prepared.key)
-        return (LetGo(prepared.key),)
+        if isinstance(held, InBacklog):
+            return tuple(self._hand_back(held.key, "what is before it in its slot runs for longer than was expected"))
+        self.inventory.drop(held.key)
+        return (LetGo(held.key),)
+
+    def next_begun(self, key: RankKey, refusal: CommandRefusal | None) -> tuple[Action, ...]:
+        """The next rank of a slot may begin, or what it rests on is too old by now."""
+        entry = self.inventory[key]
+        if not isinstance(entry, InBacklog):
+            return ()
+        self.inventory.drop(key)
+        return (LetGo(key), *self.order(Order(command=entry.launch, heartbeat_sent_us=entry.sent_us, refusal=refusal)))
 
     def done(self, key: RankKey, *, is_done: bool = True) -> tuple[Action, ...]:
         """What was asked of the keeper was done, or could not be."""
@@ -194,6 +215,7 @@ class Duties:
     def saw(self, view: AttemptView) -> tuple[Action, ...]:
         """The newest view of an attempt, whole."""
         actions: list[Action] = [Follow(view, is_new=False), *map(Tell, self.inventory.see(view))]
+        actions += self._leave_if_ended(view)
         if view.end is not None and view.key in self._to_forget:
             self._to_forget.discard(view.key)
             actions += self.order(Order(command=JudgeAttempt(view.key, Verdict.FORGET)))
@@ -229,6 +251,8 @@ class Duties:
                 return self._to_start(order, start, entry)
             case AbortAttempt(key=key):
                 return self._to_abort(key, entry)
+            case TakeBack(key=key):
+                return self._to_take_back(key, entry)
             case StopAttempt() as stop:
                 return self._to_stop(stop, entry)
             case SignalAttempt(key=key, signal=number):
@@ -249,6 +273,10 @@ class Duties:
             return _told_again(entry)
         if order.refusal is not None:
             return self._refuse_old(launch.key, order.refusal)
+        if not is_prepare:
+            self._slots.enter(launch.slot or launch.key, launch.key)
+            if not self._slots.is_first(launch.key):
+                return self._keep_in_backlog(InBacklog(launch, order.heartbeat_sent_us))
         self.inventory.take(Checking(launch.key, launch.process.limits.time_limit_us))
         return [CheckNode(launch, is_prepare)]
 
@@ -272,6 +300,14 @@ class Duties:
         aborted = self._refuse(key, NotLaunched.ABORTED, "the gang was aborted before it started")
         return [*_let_go(entry), *aborted]
 
+    def _to_take_back(self, key: RankKey, entry: Entry | None) -> list[Action]:
+        match entry:
+            case None | InBacklog():
+                # Remembered until it is forgotten, so that a launch that comes late finds it void.
+                return self._hand_back(key, "the scheduler asked for it back")
+            case _:
+                return _told_again(entry)
+
     def _to_stop(self, stop: StopAttempt, entry: Entry | None) -> list[Action]:
         match entry:
             case AttemptView() if entry.phase.is_live:
@@ -288,17 +324,22 @@ class Duties:
             renewed = replace(entry, launch=entry.launch.within(limits))
             self.inventory.take(renewed)
             return [Hold(renewed)]
+        if isinstance(entry, InBacklog):
+            limits = replace(entry.launch.process.limits, time_limit_us=limit_us)
+            return self._keep_in_backlog(replace(entry, launch=entry.launch.within(limits)))
         is_live = isinstance(entry, AttemptView) and entry.phase.is_live
         return [LimitProcess(key, limit_us)] if is_live else []
 
     def _to_obey(self, key: RankKey, verdict: Verdict, entry: Entry | None) -> list[Action]:
         if isinstance(entry, Prepared) and verdict is Verdict.KILL:
             return self._to_abort(key, entry)  # whoever orders a Kill waits for the end of what may live
+        if isinstance(entry, InBacklog) and verdict is Verdict.KILL:
+            return self._to_stop(StopAttempt(key, StopCause.STALE, 0), entry)
         if not isinstance(entry, AttemptView):
             if verdict is Verdict.KEEP:
                 return []
             self.inventory.drop(key)
-            return _let_go(entry)
+            return [*_let_go(entry), *self._leave(key)]
         match obey(verdict, entry.phase):
             case Obedience.NOTHING:
                 return []
@@ -328,7 +369,33 @@ class Duties:
     def _refuse(self, key: RankKey, reason: str, sentence: str) -> list[Action]:
         refused = Refused(key, reason, sentence)
         self.inventory.take(refused)
-        return [Tell(refused)]
+        return [Tell(refused), *self._leave(key)]
+
+    # --- slots
+
+    def _keep_in_backlog(self, entry: InBacklog) -> list[Action]:
+        self.inventory.take(entry)
+        return [Hold(entry)]
+
+    def _hand_back(self, key: RankKey, sentence: str) -> list[Action]:
+        return [*_let_go(self.inventory[key]), *self._refuse(key, NotLaunched.TAKEN_BACK, sentence)]
+
+    def _leave_if_ended(self, view: AttemptView) -> list[Action]:
+        if view.end is None:
+            return []
+        actions: list[Action] = []
+        for key in () if hands_on(view.end) else self._slots.behind(view.key):
+            if isinstance(self.inventory[key], InBacklog):
+                actions += self._hand_back(key, f"attempt {view.key} before it was stopped")
+        return [*actions, *self._leave(view.key)]
+
+    def _leave(self, key: RankKey) -> list[Action]:
+        """A rank needs its slot no more: begin the next one that waits for it."""
+        following = self._slots.leave(key)
+        entry = None if following is None else self.inventory[following]
+        if not isinstance(entry, InBacklog):
+            return []
+        return [BeginNext(entry.launch, max(entry.sent_us, self.fence_base_us))]
 
 
 def _ends(order: Order) -> bool:
@@ -343,7 +410,7 @@ def _ends(order: Order) -> bool:
 
 
 def _let_go(entry: Entry | None) -> list[Action]:
-    return [LetGo(entry.key)] if isinstance(entry, Prepared) else []
+    return [LetGo(entry.key)] if isinstance(entry, Prepared | InBacklog) else []
 
 
 def _told_again(entry: Entry) -> list[Action]:
@@ -353,7 +420,7 @@ def _told_again(entry: Entry) -> list[Action]:
             return [Tell(seen) for seen in reports_of(None, entry)]
         case Refused() | Prepared():
             return [Tell(entry)]
-        case Checking():
+        case Checking() | InBacklog():
             return []
         case _:
             assert_never(entry)

@@ -1,7 +1,8 @@
 """What a node knows of every rank that it was ever told to run, and which reports a change of it makes.
 
 The keeper's views are the truth about processes; the agent adds what has not reached the keeper: ranks
-that are being checked, ranks that are prepared and wait for their gang, and ranks that it refused.
+that are being checked, ranks that are prepared and wait for their gang, ranks in the
+backlog, and ranks that it refused.
 """
 
 from __future__ import annotations
@@ -39,6 +40,18 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class InBacklog:
+    """A rank that waits for those of its slot that came before it. What its launch rests on was sent at `sent_us`."""
+
+    launch: LaunchAttempt
+    sent_us: int
+
+    @property
+    def key(self) -> RankKey:
+        return self.launch.key
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The rank was not started and never will be under this number."""
 
@@ -47,7 +60,7 @@ class Refused:
     sentence: str
 
 
-Entry = AttemptView | Checking | Prepared | Refused
+Entry = AttemptView | Checking | Prepared | InBacklog | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +124,7 @@ class Inventory:
             if view.phase is not AttemptPhase.FORGOTTEN:
                 self._entries[view.key] = view
 
-    def take(self, entry: Checking | Prepared | Refused) -> None:
+    def take(self, entry: Checking | Prepared | InBacklog | Refused) -> None:
         """Note what the agent decided about a rank that no keeper holds."""
         assert not isinstance(self._entries.get(entry.key), AttemptView)
         self._entries[entry.key] = entry

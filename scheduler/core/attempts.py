@@ -351,6 +351,7 @@ def ended_attempt(attempt: Attempt, at: Instant, reason: str, message: str, *, i
         output_is_complete=is_complete,
         forecast=attempt.forecast,
         lineage=attempt.lineage,
+        slot=attempt.slot,
     )
 
 

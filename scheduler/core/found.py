@@ -22,6 +22,7 @@ from ..state.ids import DeviceUuid, JobId, RankKey
 from ..state.jobs import Deferred, Finished, Held, Job, Queued, Running, Starting
 from ..state.records import AttemptEnded, AttemptFound, AttemptGivenUp, JobFound, Record
 from ..state.shares import WHOLE_MILLI
+from ..state.slots import slot_of
 from ..state.specs import Band, JobSpec, Outcome, Resources
 from ..state.state import State
 from ..state.units import Instant
@@ -72,7 +73,7 @@ def found_by(
     devices = _Devices(state, event, over)
     for job_id, key in of_jobs.items():
         job, what, origin = state.durable.jobs.get(job_id), told[key], origins[key]
-        placement = origin.placement
+        placement, slot = origin.placement, origin.slot or key
         is_here = (placement.agent_id, placement.boot_id) == (event.agent_id, event.boot_id)
         if job is not None and job_id < gap.gap.jobs_below and _is_the_same(job, origin):
             why = _why_not(job, key, origin, is_over=job_id in over)
@@ -80,10 +81,10 @@ def found_by(
                 records.extend((*_superseded(event, job), _ended(event, job, key, origin, what.exit)))
                 if key in seen:
                     kept.append(key)  # its node still has its output
-            elif not why and isinstance(what, ReportedRunning) and is_here and devices.has_room(placement):
+            elif not why and isinstance(what, ReportedRunning) and is_here and devices.has_room(placement, slot):
                 records.extend((*_superseded(event, job), _running(event.at, job, key, origin, what)))
                 kept.append(key)
-                devices.take(placement)
+                devices.take(placement, slot)
                 limit = limit_again(job, event.node, key, what.time_limit)
                 commands.extend((KeepAttempt(node=event.node, key=key), *limit))
             elif gap.gap.may_give_up(job_id, event.node):
@@ -145,6 +146,7 @@ def _superseded(event: InventoryReported, job: Job) -> tuple[Record, ...]:
         output_is_complete=False,
         forecast=attempt.forecast,
         lineage=attempt.lineage,
+        slot=attempt.slot,
     )
     return (AttemptEnded(at=event.at, job=job.id, ended=ended),)
 
@@ -190,21 +192,25 @@ class _Devices:
     def __init__(self, state: State, event: InventoryReported, over: Collection[JobId]) -> None:
         self._there = {device.uuid for device in event.info.devices}
         self._held: dict[DeviceUuid, int] = {}
+        self._slots: set[RankKey] = set()
         told = {key for key, _ in (*event.entries, *event.forgotten)}
         for key in state.durable.hold(event.node).ranks:
             attempt = state.durable.jobs[key.job].attempt
             if key in told and attempt is not None and key.job not in over:
-                self.take(attempt.ranks[key.rank].placement)
+                self.take(attempt.ranks[key.rank].placement, slot_of(key, attempt))
 
-    def has_room(self, placement: Placement) -> bool:
-        """Whether all that an attempt has is there, and nobody else's."""
-        return all(
+    def has_room(self, placement: Placement, slot: RankKey) -> bool:
+        """Whether all that an attempt has is there, and nobody else's but those of its slot."""
+        return slot in self._slots or all(
             each.uuid in self._there and self._held.get(each.uuid, 0) + _milli(each) <= WHOLE_MILLI
             for each in placement.devices
         )
 
-    def take(self, placement: Placement) -> None:
-        """Count an attempt in."""
+    def take(self, placement: Placement, slot: RankKey) -> None:
+        """Count an attempt in, once for all of its slot."""
+        if slot in self._slots:
+            return
+        self._slots.add(slot)
         for each in placement.devices:
             self._held[each.uuid] = self._held.get(each.uuid, 0) + _milli(each)
 
@@ -216,7 +222,7 @@ def _milli(device: PlacedDevice) -> int:
 def _running(at: Instant, job: Job, key: RankKey, origin: Origin, what: ReportedRunning) -> AttemptFound:
     started_at = Instant(at - what.run_span)
     rank = Rank(placement=origin.placement, started_at=started_at)
-    attempt = Attempt(number=key.attempt, placed_at=started_at, ranks=(rank,), lineage=key.lineage)
+    attempt = Attempt(number=key.attempt, placed_at=started_at, ranks=(rank,), lineage=key.lineage, slot=origin.slot)
     return AttemptFound(at=at, job=job.id, attempt=attempt)
 
 

@@ -44,6 +44,7 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         shared_root=_root_of(state, placement.node) if job.spec.files else "",
         submitted_at=job.submitted_at,
         placed_at=attempt.placed_at,
+        slot=attempt.slot,
     )
     return PrepareAttempt(launch=launch) if attempt.is_gang else launch
 

@@ -44,6 +44,7 @@ from ..state.state import State
 from ..state.units import Instant
 from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
+from .backlog import ask_back_command, asked_back_of
 from .decision import NOTHING, Decision, refused, together
 from .found import found_by, superseded_by
 from .live_ranks import jobs_on
@@ -84,6 +85,7 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         is_lost=known.is_lost if known else False,
         unhealthy=known.unhealthy if known else (),
         knows_lineages=event.knows_lineages,
+        keeps_backlog=event.keeps_backlog,
         checked_root=known.checked_root if known is not None and known.agent_id == event.agent_id else "",
         owner=owner,
     )
@@ -136,16 +138,21 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
         )
     known = {device.uuid for device in node.unhealthy}
     warnings: list[JobWarned] = []
+    asked_back: list[Decision] = []
     for sample in event.samples:
         if not sample.is_healthy and sample.uuid not in known and event.at >= live.trusts_devices_until:
             trouble = UnhealthyDevice(uuid=sample.uuid, reason=sample.unhealthy_reason)
             records.append(DeviceMarked(at=event.at, node=node.name, device=trouble))
             warnings.extend(of_trouble(state, event.at, event.node, trouble))
+            asked_back.append(
+                asked_back_of(state, node.name, event.at, f"device {sample.uuid} is in trouble", sample.uuid)
+            )
     warnings.extend(of_beat(state, event))
     if warnings:
         warnings = list(bounded(state, warnings))
         records.extend(warnings)
-    return Decision(records=tuple(records), commands=tuple(tell_commands(state, warnings))) if records else NOTHING
+    beat = Decision(records=tuple(records), commands=tuple(tell_commands(state, warnings))) if records else NOTHING
+    return together(beat, *asked_back) if asked_back else beat
 
 
 def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
@@ -224,7 +231,8 @@ def _bring_together(
             return Decision(records=heard, commands=(*limit, start))
         case ReportedStarting():
             limit = limit_again(job, event.node, key, seen.time_limit)
-            return Decision(records=heard, commands=(*_go_on(job, event.node, key), *limit))
+            again = (ask_back_command(job.id, attempt),) if attempt.is_taken_back else ()
+            return Decision(records=heard, commands=(*_go_on(job, event.node, key), *limit, *again))
         case None:
             return together(Decision(records=heard), _never_seen(state, event, job, attempt, key))
 
@@ -265,8 +273,10 @@ def _never_seen(state: State, event: InventoryReported, job: Job, attempt: Attem
     rank = attempt.ranks[key.rank]
     if rank.started_at is not None:
         return _lost(state, event, job, attempt, "its node no longer knows of it")
+    # An agent without a backlog would begin it beside what is before it.
+    is_over = attempt.slot is not None and not state.durable.nodes[event.node].keeps_backlog
     match job.state:
-        case Starting() if not _may_run_elsewhere(state, event.at, job):
+        case Starting() if not attempt.is_taken_back and not is_over and not _may_run_elsewhere(state, event.at, job):
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
         case _:
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason="NEVER_STARTED")
@@ -305,7 +315,9 @@ def on_drain_requested(state: State, event: DrainRequested) -> Decision:
             return Decision(reply=NodeChanged(node=node, changed=False))
         drained = replace(node, is_draining=True, drain_reason=event.reason)
         record: Record = NodeDrained(at=event.at, node=node.name, by=event.by, reason=event.reason)
-        return Decision(records=(record,), reply=NodeChanged(node=drained, changed=True))
+        asked_back = asked_back_of(state, node.name, event.at, f"node {node.name} drains")
+        drain = together(Decision(records=(record,)), asked_back)
+        return replace(drain, reply=NodeChanged(node=drained, changed=True))
     if node.awaits_approval or node.is_revoked:
         return refused(
             "CONFLICT",

@@ -5,6 +5,7 @@ from dataclasses import replace
 from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import minimum_memory
+from ..policy.backlog import Backlog
 from ..policy.node_cache import NodeCache
 from ..policy.order import queue_order
 from ..policy.placement_pass import PlacementPass
@@ -13,10 +14,12 @@ from ..policy.routing import falling_back
 from ..state.attempts import Attempt, Placement, Rank
 from ..state.commands import Command
 from ..state.gpu_choice import fallen_back
+from ..state.ids import RankKey
 from ..state.jobs import FellBack, Job, rank_keys
 from ..state.records import AttemptPlaced, AttemptStopping, GapOutlived, JobFellBack, Record
 from ..state.state import State
 from ..state.units import Instant, after
+from .backlog import asked_back_for
 from .decision import Decision
 from .gangs import launch_command
 from .jobs import stop_commands
@@ -35,12 +38,26 @@ def schedule(state: State, at: Instant, known: NodeCache | None = None) -> Decis
     known = NodeCache() if known is None else known
     candidates = known.brought_up_to(state, at)
     trial = PlacementPass(state, known.views, at, candidates=candidates)
+    backlog = Backlog(state, known.views, at)
     records: list[Record] = []
     commands: list[Command] = []
     for job in trial.in_order(queue_order(state, at, trial.given_up)):
         placements = trial.place(job)
         if placements is None:
             if trial.is_first_to_wait(job):
+                found = None if backlog.has_ended else backlog.slot_for(job)
+                if found is not None:
+                    slot, placement = found
+                    trial.wait_behind(job)
+                    _give(state, job, (placement,), at, records, commands, slot)
+                    if len(records) >= PLACEMENTS_PER_PASS:
+                        break
+                    continue
+                if not backlog.has_ended:
+                    backlog.has_ended = True
+                    asked_back = asked_back_for(state, job, at)
+                    records.extend(asked_back.records)
+                    commands.extend(asked_back.commands)
                 victims = _victims(state, trial, job, at)
                 records.extend(_preempted(victim, job, at) for victim in victims)
                 for victim in victims:
@@ -72,6 +89,7 @@ def _give(
     at: Instant,
     records: list[Record],
     commands: list[Command],
+    slot: RankKey | None = None,
 ) -> None:
     """Add what gives a job its places, and tells their nodes."""
     ranks = tuple(Rank(placement=placement) for placement in placements)
@@ -82,6 +100,7 @@ def _give(
         ranks=ranks,
         forecast=forecast,
         lineage=_lineage_for(state, placements),
+        slot=slot,
     )
     gap = state.durable.gap
     if gap is not None and job.id < gap.jobs_below and (not job.past or job.past[-1].placed_at < gap.at):

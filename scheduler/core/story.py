@@ -12,7 +12,7 @@ from ..state import commands, records
 from ..state.attempts import AllocationMethod, Attempt, Placement, RankExit
 from ..state.commands import Command
 from ..state.groups.changes import GroupRecord
-from ..state.ids import JobId, UserName
+from ..state.ids import JobId, RankKey, UserName
 from ..state.jobs import Deferred, Divided, Finished, Held, Job
 from ..state.records import Record
 from ..state.results import ResultsOutcome
@@ -72,7 +72,10 @@ def sentence(record: Record) -> str:
         case records.ItemsFinished():
             return _items_end_sentence(record)
         case records.AttemptPlaced(job=job_id, attempt=attempt):
-            return f"Attempt {job_id}/{attempt.number} was placed on {_places(attempt)}{_in_plain_order(attempt)}."
+            where = f"{_places(attempt)}{_in_plain_order(attempt)}"
+            if attempt.slot is not None:
+                return f"Attempt {job_id}/{attempt.number} is to be the next on {where}, in the slot of {attempt.slot}."
+            return f"Attempt {job_id}/{attempt.number} was placed on {where}."
         case records.AttemptReady(job=job_id, rendezvous=rendezvous):
             where = f"{rendezvous.address}, port {rendezvous.port}"
             return f"Every rank of job {job_id} is ready; they are started and meet at {where}."
@@ -84,6 +87,8 @@ def sentence(record: Record) -> str:
             return f"The node of job {job_id} is not heard; as far as anybody knows the job goes on."
         case records.AttemptUnreachable(job=job_id):
             return f"The node of job {job_id} is heard again; the job went on."
+        case records.AttemptAskedBack(job=job_id, reason=reason):
+            return f"Job {job_id} is taken back out of its node's backlog: {reason}."
         case records.RankEnded(key=key, exit=exit_):
             return f"Rank {key} {_exit_words(exit_)} while others go on."
         case records.AttemptEnded(job=job_id, ended=ended, begins_at=begins_at, at=at):
@@ -251,7 +256,8 @@ def tell(record: Record) -> str:
         case records.ItemsFinished(array=array, spans=spans, finished=finished):
             return f"{name} {array}: {spans_text(spans)} {finished.outcome.value} {finished.reason}"
         case records.AttemptPlaced(job=job_id, attempt=attempt):
-            return f"{name} {job_id}/{attempt.number} on {_places(attempt)}"
+            behind = "" if attempt.slot is None else f" in the slot of {attempt.slot}"
+            return f"{name} {job_id}/{attempt.number} on {_places(attempt)}{behind}"
         case records.AttemptReady(job=job_id, rendezvous=rendezvous):
             return f"{name} {job_id} at {rendezvous.address}:{rendezvous.port}"
         case records.AttemptStarted():
@@ -260,6 +266,8 @@ def tell(record: Record) -> str:
             return f"{name} {job_id} {cause.value}"
         case records.AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
             return f"{name} {job_id}" + ("" if is_unreachable else " no more")
+        case records.AttemptAskedBack(job=job_id):
+            return f"{name} {job_id}"
         case records.RankEnded(key=key, exit=exit_):
             return f"{name} {key} {exit_.reason}"
         case records.AttemptEnded(job=job_id, ended=ended, begins_at=begins_at, at=at):
@@ -380,6 +388,8 @@ def _command_facts(command: commands.ToRank | commands.PrepareAttempt) -> str:
     match command:
         case commands.StartAttempt(master_address=address, master_port=port):
             return f"{address}:{port}"
+        case commands.LaunchAttempt(slot=RankKey() as slot):
+            return f"in the slot of {slot}"
         case commands.StopAttempt(cause=cause, grace=grace):
             return f"{cause.value} grace={span_text(grace)}"
         case commands.SetTimeLimit(time_limit=limit):

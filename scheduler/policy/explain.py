@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from ..state.attempts import Attempt
 from ..state.durable import Durable
 from ..state.gpu_choice import fallen_back
 from ..state.ids import JobId, NodeName
@@ -38,6 +39,8 @@ STORE_GAP = "STORE_GAP"
 """The reason of a job that waits since history was cut off."""
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
+STARTING = "STARTING"
+"""The reason of a job that has its node, and waits there if others of its slot are before it."""
 
 
 class WaitReason(NamedTuple):
@@ -95,8 +98,8 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
         case Starting(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
             how = "prepared" if attempt.is_gang and attempt.rendezvous is None else "started"
-            sentence = f"job {job.id} is being {how} on {where}{_without_gpus(job)}"
-            return Explanation(reason="STARTING", sentence=sentence)
+            does = in_slot(state.durable, job) or f"is being {how} on {where}{_without_gpus(job)}"
+            return Explanation(reason=STARTING, sentence=f"job {job.id} {does}")
         case Running(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
             which = ", which has not" if not attempt.is_gang else ", of which not all have"
@@ -107,6 +110,33 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
             return Explanation(reason="STOPPING", sentence=f"job {job.id} is being stopped ({cause.value.lower()})")
         case Queued():
             return _explain_waiting(state, job, at, promises)
+
+
+def why_in_slot(durable: Durable, job: Job) -> WaitReason | None:
+    """Why a job that has its node does not run yet; None for one that waits for nothing there."""
+    where = in_slot(durable, job)
+    return None if job.attempt is None or not where else WaitReason(STARTING, f"it {where}", _node_of(job.attempt))
+
+
+def in_slot(durable: Durable, job: Job) -> str:
+    """What is said of a job in its node's backlog: whom it is behind, or that it is asked back; empty of all others."""
+    if not isinstance(job.state, Starting) or job.state.attempt.slot is None:
+        return ""
+    attempt, slot = job.state.attempt, job.state.attempt.slot
+    node = _node_of(attempt)
+    if attempt.is_taken_back:
+        return f"is asked back from node {node}, and waits in line again unless it has begun there"
+    of_slot = ((key, durable.jobs[key.job].attempt) for key in durable.hold(node).slots.get(slot, ()))
+    turns = sorted((other.placed_at, key) for key, other in of_slot if other is not None)
+    ahead = [str(key.job) for at, key in turns if (at, key) < (attempt.placed_at, attempt.keys(job.id)[0])]
+    if not ahead:
+        return ""
+    jobs = f"jobs {', '.join(ahead[:-1])} and {ahead[-1]}" if len(ahead) > 1 else f"job {ahead[0]}"
+    return f"is the next on node {node} behind {jobs}"
+
+
+def _node_of(attempt: Attempt) -> NodeName:
+    return attempt.ranks[0].placement.node
 
 
 def _without_gpus(job: Job) -> str:
@@ -129,7 +159,7 @@ def _explain_array(state: State, array: Job, at: Instant, promises: Promises | N
     live = state.durable.arrays[array.id]
     running, active = live.counts.get(Running, 0), live.active
     does = f"{active:,} of its items {'is' if active == 1 else 'are'} active, and none waits"
-    return Explanation(reason="RUNNING" if running else "STARTING", sentence=f"array {array.id} goes on: {does}")
+    return Explanation(reason="RUNNING" if running else STARTING, sentence=f"array {array.id} goes on: {does}")
 
 
 def next_item(durable: Durable, array: JobId) -> Job | None:

@@ -466,6 +466,13 @@ def _count_ahead(state: State, job: Job, at: Instant) -> int:
     return count
 
 
+def goes_before(state: State, job: Job, other: Job, at: Instant) -> bool:
+    """Whether a job that waits in line stands before another one that does not, stood that in line, too."""
+    if job.band != other.band:
+        return job.band > other.band
+    return _turn_of(state, job, at) < _turn_of(state, other, at)
+
+
 def _turn_of(state: State, job: Job, at: Instant) -> Turn:
     durable = state.durable
     entry = (job.age_since, job.id)

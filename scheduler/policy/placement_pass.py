@@ -100,6 +100,12 @@ class PlacementPass:
         self.placed.add(job.id)
         return placements
 
+    def wait_behind(self, job: Job) -> None:
+        """A job that was not placed waits in a node's backlog: what it asks for is not given up."""
+        self.given_up.discard(job.spec.asked)
+        self.caps.take(job)
+        self.placed.add(job.id)
+
     def _where_it_was(self, job: Job, minimum: int, ends_at: Instant | None) -> tuple[Placement, ...] | None:
         """A worker that is started again goes to the devices that it had, where they are free: it ran there."""
         resources = job.spec.resources

@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from ..state.attempts import Attempt
 from ..state.durable import Durable
-from ..state.ids import DeviceUuid, JobId, NodeName
+from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
 from ..state.jobs import Job, Stopping
 from ..state.shares import WHOLE_MILLI, DeviceShare
 from ..state.specs import Resources
@@ -286,15 +286,20 @@ def _outlook(view: NodeView, held: list[RankHold]) -> Outlook:
     )
 
 
+def _hold_of_slot(durable: Durable, keys: list[RankKey]) -> RankHold:
+    """What the attempts of a slot hold together, until the last has ended: each needs at most its longest run more."""
+    first, *behind = (durable.jobs[key.job] for key in keys)
+    assert first.attempt is not None
+    ends_at = ends_by(first, first.attempt)
+    for job in behind:
+        ends_at = None if ends_at is None or job.spec.run_span is None else after(ends_at, job.spec.run_span)
+    return hold_of(first.id, first.attempt.ranks[keys[0].rank].placement, ends_at)
+
+
 def holds_on(durable: Durable, view: NodeView) -> list[RankHold]:
     """What the ranks hold that are live on a node, and what a pass has given away there."""
     if view.held is None:
-        view.held = []
-        for key in durable.hold(view.node.name).ranks:
-            job = durable.jobs[key.job]
-            assert job.attempt is not None
-            placement = job.attempt.ranks[key.rank].placement
-            view.held.append(hold_of(key.job, placement, ends_by(job, job.attempt)))
+        view.held = [_hold_of_slot(durable, sorted(of_slot)) for of_slot in durable.hold(view.node.name).slots.values()]
     return view.held + view.taken
 
 

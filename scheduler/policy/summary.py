@@ -3,7 +3,7 @@
 from ..state.jobs import Job
 from ..state.shares import share_text
 from ..state.specs import EndWanted, Resources
-from .explain import ARRAY_CAP, NEXT_PASS, STORE_GAP, USER_CAP, WaitReason
+from .explain import ARRAY_CAP, NEXT_PASS, STARTING, STORE_GAP, USER_CAP, WaitReason
 from .fit import memory_text
 from .groups.caps import GROUP_CAP, GROUP_HOURS
 
@@ -70,6 +70,7 @@ def _devices(resources: Resources) -> str:
 
 
 STATES_OF_NODES = {
+    STARTING: "waits on {node}",
     "DEVICE_BUSY": "GPUs of {node} are used by others",
     "SAMPLE_TOO_OLD": "GPUs of {node} were not read lately",
     "DEVICE_LEFT_OUT": "{node} refused a moment ago",

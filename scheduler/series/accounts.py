@@ -61,7 +61,9 @@ def holds_of(
 
     A share counts as what it is, of the energy of its device, too. What has no device is one hold of nothing.
     """
-    begin = attempt.placed_at
+    begin = attempt.held_since
+    if begin is None:
+        return
     end = max(begin, attempt.ended_at if isinstance(attempt, EndedAttempt) else until)
     started_at = attempt.ranks[0].started_at
     if started_at is not None:

@@ -105,6 +105,8 @@ def apply(durable: Durable, record: Record) -> None:
             _stop_attempt(durable, record)
         case records.AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
             _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_unreachable=is_unreachable))
+        case records.AttemptAskedBack(job=job_id):
+            _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_taken_back=True))
         case records.RankEnded(key=key, exit=exit_):
             _change_attempt(durable, key.job, lambda attempt: attempt.with_rank(key.rank, exit=exit_))
         case records.AttemptEnded(ended=ended, is_retry=is_retry, begins_at=begins_at, at=at):
@@ -267,7 +269,7 @@ def _apply_session(durable: Durable, record: SessionRecord) -> None:
 
 def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
     weight = weight_of(job.spec.resources, len(ended.ranks)) / WHOLE_MILLI
-    used = weight * max(0, ended.ended_at - ended.placed_at) / SECOND
+    used = weight * max(0, ended.ended_at - ended.held_since) / SECOND
     known = durable.usage.get(job.user) or Usage(user=job.user, cpu_seconds=0.0, at=ended.ended_at)
     _keep(durable, known.charged(used, ended.ended_at))
     if job.group:
@@ -393,7 +395,8 @@ def _active(job: Job) -> jobs.ActiveState:
 def _start_rank(durable: Durable, key: RankKey, started_at: Instant, runs: tuple[FileRun, ...]) -> None:
     job = durable.jobs[key.job]
     state = _active(job)
-    attempt = state.attempt.with_rank(key.rank, started_at=started_at, file_runs=runs)
+    started = state.attempt.with_rank(key.rank, started_at=started_at, file_runs=runs)
+    attempt = replace(started, is_taken_back=False) if started.is_taken_back else started
     all_started = all(each.started_at is not None for each in attempt.ranks)
     new: JobState
     match state:

@@ -125,6 +125,8 @@ class Attempt:
 
     `forecast` is what was expected of the job while it waited for this run, if anything was. `lineage` is that of the
     scheduler's start that placed it, empty where one of its nodes does not know lineages (RankKey says what it is for).
+    `slot` is set for one that was placed in its node's backlog: the first attempt of the slot in which it is the next;
+    all attempts of a slot have the same placement, and hold it once. `is_taken_back`: it was asked back since.
     """
 
     number: int
@@ -134,6 +136,8 @@ class Attempt:
     rendezvous: Rendezvous | None = None
     forecast: Forecast | None = None
     lineage: str = ""
+    slot: RankKey | None = None
+    is_taken_back: bool = False
 
     def keys(self, job: JobId) -> tuple[RankKey, ...]:
         """The keys of all its ranks, as an attempt of this job."""
@@ -142,6 +146,11 @@ class Attempt:
     def has(self, key: RankKey) -> bool:
         """Whether a key, which may come from anybody, names a rank of it; the job is known to be the same."""
         return (key.attempt, key.lineage) == (self.number, self.lineage) and key.rank < len(self.ranks)
+
+    @property
+    def held_since(self) -> Instant | None:
+        """From when its devices are its own; None as long as it waits in a backlog for its slot."""
+        return self.placed_at if self.slot is None else self.ranks[0].started_at
 
     @property
     def is_gang(self) -> bool:
@@ -168,10 +177,19 @@ class EndedAttempt:
     deciding_rank: int = 0
     forecast: Forecast | None = None
     lineage: str = ""
+    slot: RankKey | None = None
 
     def keys(self, job: JobId) -> tuple[RankKey, ...]:
         """The keys of all its ranks, as an attempt of this job."""
         return tuple(RankKey(job, self.number, rank, self.lineage) for rank in range(len(self.ranks)))
+
+    @property
+    def held_since(self) -> Instant:
+        """From when its devices were its own: in a slot from its start, where it had one, else from its placement."""
+        if self.slot is None:
+            return self.placed_at
+        started_at = self.ranks[0].started_at
+        return self.ended_at if started_at is None else started_at
 
     @property
     def is_node_loss(self) -> bool:
@@ -222,5 +240,5 @@ BLAMES_ACCOUNT = "ACCOUNT_UNUSABLE"
 BLAMES_DEVICES = frozenset({"DEVICE_BUSY", "DEVICE_UNHEALTHY"})
 """These devices are left out: those of the samples that come with the refusal, or all that were placed."""
 
-BLAMES_NOBODY = frozenset({"STOPPED_BEFORE_START", "ABORTED"})
-"""It was told to stop before it began."""
+BLAMES_NOBODY = frozenset({"STOPPED_BEFORE_START", "ABORTED", "TAKEN_BACK"})
+"""It was told to stop, or taken back out of the backlog, before it began."""

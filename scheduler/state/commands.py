@@ -24,7 +24,8 @@ class LaunchAttempt(ToRank):
     """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler.
 
     `node_count` is how many ranks the attempt has, and `nodes` where they are, in order. `array` and `index` are set
-    for an item. `shared_root` is the shared folder that the node may read files in, empty for none.
+    for an item. `shared_root` is the shared folder that the node may read files in, empty for none. With a `slot` it
+    waits in the node's backlog for those of the slot before it.
     When the job was submitted, and this attempt placed, is part of its origin.
     """
 
@@ -40,6 +41,7 @@ class LaunchAttempt(ToRank):
     shared_root: str = ""
     submitted_at: Instant = Instant(0)
     placed_at: Instant = Instant(0)
+    slot: RankKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,11 @@ class StartAttempt(ToRank):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortAttempt(ToRank):
     """Take back a Prepare: its gang does not come about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeBack(ToRank):
+    """Ask for a rank of a node's backlog back; one that was started goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +139,7 @@ Command = (
     | StopAttempt
     | KillAttempt
     | KeepAttempt
+    | TakeBack
     | ForgetAttempt
     | SignalAttempt
     | SetTimeLimit

@@ -178,6 +178,7 @@ class NodeAnnounced:
     address: str = ""
     proof: NodeProof = NodeProof()
     knows_lineages: bool = False
+    keeps_backlog: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from .attempts import Placement
-from .ids import JobId, NodeName, UserName
+from .ids import JobId, NodeName, RankKey, UserName
 from .units import Instant
 
 RELEASED_SPANS_MAX = 10_000
@@ -76,6 +76,7 @@ class Origin:
 
     Only a scheduler can have written it (origins.py). Two jobs with the same number, user, moment of submit and program
     are one. `argv` is cut; `argv_digest` is of all of it. `placement` is that of the rank, of `node_count` in all.
+    With a `slot` it came out of its node's backlog, to be the next there.
     """
 
     user: UserName
@@ -87,6 +88,7 @@ class Origin:
     placement: Placement
     node_count: int = 1
     serves: str = ""
+    slot: RankKey | None = None
 
     def is_of(self, argv: tuple[str, ...]) -> bool:
         """Whether it is of this program with these arguments."""

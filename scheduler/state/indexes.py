@@ -14,6 +14,7 @@ from .jobs import Deferred, Divided, Finished, Held, Job, JobState, Queued, Runn
 from .lines import Lines
 from .sessions.session import ModelName
 from .shares import WHOLE_MILLI, DeviceShare
+from .slots import ClassSlots, SlotClass, is_in_backlog, slot_class, slot_of
 from .specs import Asked
 from .units import Instant
 from .usage import UserHold
@@ -23,7 +24,8 @@ from .usage import UserHold
 class NodeHold:
     """What attempts hold on one node: whole devices, and shares of devices by the job that has each.
 
-    No two states of a hold have the same `version`; that of an empty one is 0.
+    `slots` are the slots that they are in, each with its live ranks. What a slot holds it holds once, and it is said to
+    be the first one's. No two states of a hold have the same `version`; that of an empty one is 0.
     """
 
     devices: dict[DeviceUuid, JobId] = field(default_factory=dict)
@@ -31,6 +33,7 @@ class NodeHold:
     cpus: int = 0
     memory_bytes: int = 0
     ranks: dict[RankKey, None] = field(default_factory=dict)
+    slots: dict[RankKey, dict[RankKey, None]] = field(default_factory=dict)
     version: int = field(default=0, compare=False)
 
     def device_uuids(self) -> set[DeviceUuid]:
@@ -79,6 +82,9 @@ class Indexes:
     hold_changes: int = 0
     holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
     holds_of_group: dict[GroupId, GroupHold] = field(default_factory=dict)
+    slots: dict[SlotClass, ClassSlots] = field(default_factory=dict)
+    backlogs: dict[SlotClass, dict[JobId, None]] = field(default_factory=dict)
+    """Jobs that wait in nodes' backlogs, by their class."""
 
     def hold(self, node: NodeName) -> NodeHold:
         """What attempts hold on a node; an empty hold for a node without any."""
@@ -114,6 +120,7 @@ def index(indexes: Indexes, job: Job) -> None:
             for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
                 if rank.exit is None:
                     _take(indexes, key, attempt)
+            _count_in_class(indexes, job, attempt, 1)
         case Deferred() | Divided(rest=Deferred()):
             indexes.deferred[job.id] = None
         case Held() | Divided(rest=Held()):
@@ -213,6 +220,7 @@ def unindex(indexes: Indexes, job: Job) -> None:
             for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
                 if rank.exit is None:
                     _give_back(indexes, key, attempt)
+            _count_in_class(indexes, job, attempt, -1)
         case Deferred() | Divided(rest=Deferred()):
             del indexes.deferred[job.id]
         case Held() | Divided(rest=Held()):
@@ -235,11 +243,36 @@ def unindex(indexes: Indexes, job: Job) -> None:
         del indexes.wakes[bisect_left(indexes.wakes, (job.wakes_at, job.id))]
 
 
+def _count_in_class(indexes: Indexes, job: Job, attempt: Attempt, number: int) -> None:
+    """Count an attempt in at the slots of its class, or out with −1."""
+    of_class = None if attempt.is_gang else slot_class(job)
+    if of_class is None:
+        return
+    slots = indexes.slots.setdefault(of_class, ClassSlots())
+    key = attempt.keys(job.id)[0]
+    slots.count(slot_of(key, attempt), attempt.ranks[0].placement.node, number)
+    if not slots.counts:
+        del indexes.slots[of_class]
+    if is_in_backlog(job):
+        waiting = indexes.backlogs.setdefault(of_class, {})
+        if number > 0:
+            waiting[job.id] = None
+        else:
+            del waiting[job.id]
+        if not waiting:
+            del indexes.backlogs[of_class]
+
+
 def _take(indexes: Indexes, key: RankKey, attempt: Attempt) -> None:
     placement = attempt.ranks[key.rank].placement
     hold = indexes.holds.setdefault(placement.node, NodeHold())
     hold.version = indexes.hold_changes = indexes.hold_changes + 1
     hold.ranks[key] = None
+    of_slot = hold.slots.setdefault(slot_of(key, attempt), {})
+    of_slot[key] = None
+    if len(of_slot) > 1:
+        _name_holder(hold, of_slot, attempt)
+        return
     hold.cpus += placement.cpus
     hold.memory_bytes += placement.memory_bytes
     for device in placement.devices:
@@ -260,6 +293,13 @@ def _give_back(indexes: Indexes, key: RankKey, attempt: Attempt) -> None:
     hold = indexes.holds[placement.node]
     hold.version = indexes.hold_changes = indexes.hold_changes + 1
     del hold.ranks[key]
+    slot = slot_of(key, attempt)
+    of_slot = hold.slots[slot]
+    del of_slot[key]
+    if of_slot:
+        _name_holder(hold, of_slot, attempt)
+        return
+    del hold.slots[slot]
     hold.cpus -= placement.cpus
     hold.memory_bytes -= placement.memory_bytes
     for device in placement.devices:
@@ -271,3 +311,9 @@ def _give_back(indexes: Indexes, key: RankKey, attempt: Attempt) -> None:
                 del hold.shares[device.uuid]
     if not hold.ranks:
         del indexes.holds[placement.node]
+
+
+def _name_holder(hold: NodeHold, of_slot: dict[RankKey, None], attempt: Attempt) -> None:
+    """Whose the devices of a slot are said to be: those of the first of its attempts."""
+    for device in attempt.ranks[0].placement.devices:
+        hold.devices[device.uuid] = min(of_slot).job

@@ -17,6 +17,7 @@ from .jobs import ATTEMPTS_KEPT, Deferred, Divided, Finished, Held, Job, Queued,
 from .live import Live
 from .nodes import Node
 from .shares import WHOLE_MILLI
+from .slots import slot_of
 from .specs import GpuMode
 from .state import State
 from .warnings import DAMAGES_KEPT, WARNINGS_KEPT, WarningKind, is_told
@@ -267,11 +268,20 @@ def _of_hold(durable: Durable, name: NodeName) -> Iterator[str]:
         yield from _take(again, key, job.attempt)
     if again != hold:
         yield f"node {name}: {hold} is noted as held, {again} is"
+    for slot, keys in hold.slots.items():
+        attempts = [job.attempt for key in keys if (job := durable.jobs.get(key.job)) is not None]
+        if len({attempt.ranks[0].placement for attempt in attempts if attempt is not None}) > 1 and len(keys) > 1:
+            yield f"node {name}: the attempts of slot {slot} have unlike placements: {attempts}"
 
 
 def _take(hold: NodeHold, key: RankKey, attempt: Attempt) -> Iterator[str]:
     placement = attempt.ranks[key.rank].placement
     hold.ranks[key] = None
+    of_slot = hold.slots.setdefault(slot_of(key, attempt), {})
+    of_slot[key] = None
+    if len(of_slot) > 1:
+        hold.devices.update((device.uuid, min(of_slot).job) for device in placement.devices)
+        return
     hold.cpus += placement.cpus
     hold.memory_bytes += placement.memory_bytes
     for device in placement.devices:

@@ -82,7 +82,8 @@ class Limits:
     many that were lost with a keeper and are nobody's doing. `sessions` are the numbers of
     models for which they are set; those that a person named go before them. `least_awake` is how long a program of an
     exclusive group that has become ready has its GPU before it may be put to sleep for another one of its group.
-    With `nodes_await_approval` a node that joins is given no work until a person approves it.
+    With `nodes_await_approval` a node that joins is given no work until a person approves it. `backlog_depth` is how
+    many short jobs may wait in each slot of a node, to begin as soon as the one before has ended; 0: none.
     """
 
     heartbeat_interval: Span = Span(2 * SECOND)
@@ -101,6 +102,7 @@ class Limits:
     gang_start_span: Span = Span(30 * SECOND)
     queued_jobs: int = 1_000_000
     node_order: NodeOrder = NodeOrder.FRAGMENTATION
+    backlog_depth: int = 3
     user_gpus_max: int = 0
     user_jobs_max: int = 0
     preemptible_after: Span = Span(5 * MINUTE)

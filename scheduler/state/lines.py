@@ -190,6 +190,11 @@ class Lines:
         if not lines:
             del of_user[owner]
 
+    def count_beside(self, job: Job) -> int:
+        """How many stand in a job's line, with itself: its own band's and owner's, who ask for the same."""
+        of_user = self.of_band[job.band].get(self.owner_of(job), UserLines())
+        return sum(len(of_user.get(LineKey(job.spec.asked, array), ())) for array in {None, job.array})
+
     def holds(self, job: Job, band: Band) -> bool:
         """Whether a job stands in a line of a band: for checks."""
         lines = self.of_band[band].get(self.owner_of(job), UserLines())

@@ -301,14 +301,18 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
             for name in left_out:
                 live.node(name, at).left_out_until = after(at, limits.left_out_span)
         case records.AttemptPlaced(job=job, attempt=placed):
-            _begin_courses(live, placed)
+            if placed.slot is None:
+                _begin_courses(live, placed)
             live.waits.forecasts.pop(job, None)
             live.turns.given.pop(job, None)
             if placed.forecast is not None:
                 known = durable.jobs[job]
                 live.waits.learn(known.spec, known.band, placed.forecast, placed.placed_at)
         case records.AttemptStarted(key=key, started_at=started_at):
-            live.time_limits.begin(durable.jobs.get(key.job), started_at)
+            begun = durable.jobs.get(key.job)
+            live.time_limits.begin(begun, started_at)
+            if begun is not None and begun.attempt is not None and begun.attempt.slot is not None:
+                _begin_courses(live, begun.attempt)
         case records.JobWarned(job=job, warning=JobWarning(kind=WarningKind.TIME_LIMIT_NEAR)):
             live.time_limits.go_on(durable.jobs[job])
         case records.JobUpdated(job=job):

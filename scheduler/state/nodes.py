@@ -143,6 +143,7 @@ class Node:
     is_revoked: bool = False
     awaits_approval: bool = False
     knows_lineages: bool = False
+    keeps_backlog: bool = False
     checked_root: str = ""
     owner: UserName = UserName("")
 

@@ -223,6 +223,13 @@ class AttemptUnreachable(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptAskedBack(OfJob):
+    """An attempt is asked back out of its node's backlog; one that has started meanwhile goes on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnded(OfRank):
     """One rank of a gang has ended while others go on."""
 
@@ -588,6 +595,7 @@ Record = (
     | AttemptStarted
     | AttemptStopping
     | AttemptUnreachable
+    | AttemptAskedBack
     | RankEnded
     | AttemptEnded
     | AttemptVoided

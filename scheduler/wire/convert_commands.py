@@ -41,6 +41,8 @@ def command_proto(command: commands.Command) -> Message:
             return Message(stop=pb.Stop(key=key, cause=STOP_CAUSES[cause], grace=duration(grace)))
         case commands.KillAttempt():
             return Message(kill=pb.Kill(key=key))
+        case commands.TakeBack():
+            return Message(take_back=pb.TakeBack(key=key))
         case commands.KeepAttempt():
             return Message(keep=pb.Keep(key=key))
         case commands.ForgetAttempt():
@@ -91,6 +93,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         environment=job_environment_proto(spec.environment),
         secret_variables=[variable for variable, _ in spec.secrets],
         container=container_proto(spec.container),
+        slot=None if command.slot is None else key_to_proto(command.slot),
     )
 
 

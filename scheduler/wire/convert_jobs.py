@@ -219,6 +219,8 @@ def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
         cpu_seconds=sum(each.cpu_seconds for each in exits),
         memory_bytes_max=max((each.memory_bytes_max for each in exits), default=0),
         lineage=attempt.lineage,
+        slot_job_id=0 if attempt.slot is None else attempt.slot.job,
+        slot_attempt=0 if attempt.slot is None else attempt.slot.attempt,
     )
     if isinstance(attempt, EndedAttempt):
         message.end_time.CopyFrom(timestamp(attempt.ended_at) or Timestamp())
@@ -227,6 +229,7 @@ def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
         message.output_is_complete = attempt.output_is_complete
     else:
         message.is_unreachable = attempt.is_unreachable
+        message.is_taken_back = attempt.is_taken_back
     return message
 
 

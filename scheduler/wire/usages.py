@@ -131,7 +131,8 @@ def stats_proto(
         if use.processes is not None:
             told.processes.append(_process_stats(placement.node, rank, use.processes))
     told.monitoring_duration.FromMicroseconds(span)
-    told.gpu_seconds = max(0, ended_at - attempt.placed_at) / SECOND * held_milli / WHOLE_MILLI
+    held_since = ended_at if attempt.held_since is None else attempt.held_since
+    told.gpu_seconds = max(0, ended_at - held_since) / SECOND * held_milli / WHOLE_MILLI
     if energies:
         told.energy_wh = sum(energies) / MJ_PER_WH
     if loads:

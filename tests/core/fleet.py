@@ -61,6 +61,7 @@ class FakeNode:
     stream: int = 0
     is_connected: bool = False
     knows_lineages: bool = False
+    keeps_backlog: bool = False
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
 
     def readings(self, at: Instant) -> tuple[DeviceSample, ...]:
@@ -231,6 +232,7 @@ class Fleet:
         shared_root: str = "",
         engine: str = "",
         owner: str = "",
+        keeps_backlog: bool = False,
     ) -> FakeNode:
         """Describe a machine; nothing is said to the scheduler yet. With an owner it takes nobody else's jobs."""
         node_name = NodeName(name)
@@ -255,7 +257,7 @@ class Fleet:
             containers=NodeContainers(engine=engine, gpus_by="nvidia") if engine else None,
             job_accounts=accounts,
         )
-        node = FakeNode(name=node_name, agent_id=agent_id or f"agent-{name}", info=info)
+        node = FakeNode(name=node_name, agent_id=agent_id or f"agent-{name}", info=info, keeps_backlog=keeps_backlog)
         node.samples = {
             device.uuid: DeviceSample(
                 uuid=device.uuid,
@@ -281,6 +283,7 @@ class Fleet:
                 info=node.info,
                 address=address,
                 knows_lineages=node.knows_lineages,
+                keeps_backlog=node.keeps_backlog,
             )
         )
 

@@ -57,7 +57,7 @@ pytestmark = pytest.mark.slow
 
 ALICE = UserName("alice")
 SPANS = (SECOND // 2, 7 * SECOND, 31 * SECOND, 61 * SECOND, 11 * MINUTE, 2 * HOUR, DAY + HOUR)
-REFUSALS = ("DEVICE_BUSY", "DEVICE_UNHEALTHY", "CWD_MISSING", "COMMAND_TOO_OLD", "STOPPED_BEFORE_START", "NEW_REASON")
+REFUSALS = ("DEVICE_BUSY", "DEVICE_UNHEALTHY", "CWD_MISSING", "COMMAND_TOO_OLD", "TAKEN_BACK", "NEW_REASON")
 NODES = ("n1", "n2", "n3")
 
 
@@ -67,7 +67,7 @@ class World:
     def __init__(self) -> None:
         self.fleet = Fleet()
         for name, gpus in zip(NODES, (2, 4, 0), strict=True):
-            self.fleet.add_node(name, gpus=gpus, cpus=6, is_virtual=name == "n2")
+            self.fleet.add_node(name, gpus=gpus, cpus=6, is_virtual=name == "n2", keeps_backlog=name != "n3")
 
     def run(self, name: str, a: int, b: int, c: int) -> None:
         STEPS[name](self, a, b, c)
@@ -160,6 +160,13 @@ class World:
                 is_dry_run=c % 11 == 10,
             )
         )
+
+    def flood(self, a: int, b: int, c: int) -> None:
+        """Short jobs that are alike: they come into backlogs."""
+        asked = spec(gpus=a % 2, time_limit=SECOND, is_preemptible=b % 2 == 0, min_memory_bytes=0)
+        user = UserName(("alice", "bob")[b % 2])
+        jobs = (WantedJob(spec=asked, band=list(Band)[1 + c % 2]),)
+        self.fleet.take_up(JobsSubmitted(at=self.fleet.now, user=user, jobs=jobs, count=4 + c))
 
     def cancel(self, a: int, b: int, c: int) -> None:
         jobs = (self.job(a), self.job(b))

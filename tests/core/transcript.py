@@ -128,6 +128,7 @@ class Transcript:
             agent_id=words.value("agent"),
             shared_root=words.value("root"),
             owner=words.value("owner"),
+            keeps_backlog=words.switch("backlog"),
         )
         return self.told(self.fleet.join(node))
 

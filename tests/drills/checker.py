@@ -204,7 +204,9 @@ def one_device(history: History) -> Found:
             held[hold.node, device].append(hold)
     for (node, device), holds in held.items():
         for hold, beside in _beside(holds):
-            if hold.milli + sum(each.milli for each in beside) > WHOLE_MILLI:
+            slots = {each.slot or each.attempt: each.milli for each in beside}
+            others = sum(milli for slot, milli in slots.items() if slot != (hold.slot or hold.attempt))
+            if hold.milli + others > WHOLE_MILLI:
                 names = ", ".join(str(each.attempt) for each in beside)
                 yield f"{device} of {node} was given to {hold.attempt} while {names} had it", hold.attempt.job
         for hold in holds:

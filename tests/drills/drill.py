@@ -146,6 +146,7 @@ class Report:
         )
         return (
             f"seed {self.order.seed}: {len(self.order.plan)} faults, {len(history.jobs)} jobs, {attempts} attempts, "
+            f"{sum(hold.slot is not None for hold in history.holds)} of them out of backlogs, "
             f"{len(history.runs)} processes, {total / 1e6:.0f} MB of output, {len(history.followed)} followers, "
             f"{len(self.order.joins)} joins and the like, {history.hostile} hostile jobs, "
             f"{put_back}and {self.outsiders}"

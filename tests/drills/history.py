@@ -112,7 +112,7 @@ class StoredJob:
 class Hold:
     """From one record to another, an attempt held these devices of a node; `end` is None when it still does.
 
-    It had `milli` thousandths of each.
+    It had `milli` thousandths of each. With a `slot` it took turns at them with that attempt, and what followed it.
     """
 
     attempt: AttemptKey
@@ -123,6 +123,7 @@ class Hold:
     end: int | None
     is_void: bool = False
     milli: int = 1000
+    slot: AttemptKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,9 @@ def draw(rng: random.Random, known: Sequence[int], seconds_max: float) -> Wish:
         wish = replace(wish, items=rng.choice((2, 5, 12)), active_max=rng.choice((0, 0, 1, 3)), followers=0)
         wish = replace(wish, gpus=min(wish.gpus, 1), fails_below=rng.choice((0, 0, 2)), retries=rng.choice((0, 1)))
         wish = replace(wish, failures_max=rng.choice((0, 2)), cancel_after=rng.choice((None, None, 3.0)))
+    if wish.kind == "burst":
+        # Short jobs that are alike wait in the backlogs of nodes.
+        wish = replace(wish, gpus=min(wish.gpus, 1), manners="plain", followers=0)
     if wish.kind == "gang":
         # How one rank ended may differ from how the others did only by what was done to it.
         wish = replace(wish, nodes=2, gpus=rng.choice((2, 2, 4)), manners="plain")
@@ -144,4 +147,5 @@ _MIX: tuple[tuple[Wish, int], ...] = (
     (Wish(kind="array", seconds=0.6), 2),
     (Wish(kind="gang", seconds=6.0, lines=200), 2),
     (Wish(kind="several", seconds=0.5, count=4), 2),
+    (Wish(kind="burst", seconds=0.1, lines=5, count=40), 2),
 )

@@ -213,9 +213,10 @@ def _had(jobs: Mapping[int, Job], records: Iterable[Record]) -> dict[str, Accoun
                 user = jobs[number].user
                 devices = [device for rank in last.ranks for device in rank.placement.devices]
                 milli = sum(device.share_milli or WHOLE_MILLI for device in devices)
-                more = Account(
-                    milli * max(0, last.ended_at - last.placed_at), 0, int(last.ranks[0].started_at is not None)
-                )
+                started_at = last.ranks[0].started_at
+                # In a slot of a backlog it held nothing before it began.
+                since = last.placed_at if last.slot is None else started_at or last.ended_at
+                more = Account(milli * max(0, last.ended_at - since), 0, int(started_at is not None))
                 found[user] = _sum(found[user], more)
             case ItemsFinished(array=number, spans=spans):
                 user = jobs[number].user
@@ -288,6 +289,7 @@ def _holds(records: Iterable[tuple[int, Record]]) -> tuple[Hold, ...]:
                             begin=number,
                             end=None,
                             milli=max(shares, default=0),
+                            slot=None if attempt.slot is None else AttemptKey(attempt.slot.job, attempt.slot.attempt),
                         )
                     )
             case RankEnded(key=ended_rank):

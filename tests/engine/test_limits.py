@@ -48,6 +48,7 @@ OTHERS = SchedulerSettings(
     ),
     placement=PlacementSettings(
         node_order="idle",
+        backlog_depth=5,
         free_memory_weight=0.1,
         idleness_weight=0.9,
         default_min_memory_bytes=16 * GB,
@@ -90,6 +91,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
             users={UserName("ann"): frozenset({Band.LOW, Band.URGENT})},
         ),
         node_order=NodeOrder.IDLE,
+        backlog_depth=5,
         score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
         warnings=WarningLimits(
             idle_span=Span(MINUTE), memory_span=Span(2 * MINUTE), memory_percent=50, throttled_span=Span(SECOND)

@@ -113,6 +113,8 @@ def test_every_field_of_a_message_down_reaches_the_agents_command() -> None:
     for holder in ("launch.", "prepare.launch."):
         path = f"{holder}image_credentials"
         needs = {**needs, path: {**needs[path], f"{holder}container.image": "busybox"}}
+        slot = {f"{holder}{part.replace('key', 'slot')}": number for part, number in KEY.items()}
+        needs = {**needs, **{path: {**needs[path], **slot} for path in needs if path.startswith(f"{holder}slot.")}}
     exceptions = {
         **BY_THE_LINK,
         **{f"open_exec.start.{name}": "the key beside it says so" for name in ("job_id", "rank")},
@@ -349,7 +351,17 @@ def test_what_an_agent_says_of_its_machine_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["agent_id", "boot_id", "node", "incarnation", "info.hostname", "takes_credential", "knows_lineages"]
+    "name",
+    [
+        "agent_id",
+        "boot_id",
+        "node",
+        "incarnation",
+        "info.hostname",
+        "takes_credential",
+        "knows_lineages",
+        "keeps_backlog",
+    ],
 )
 def test_what_an_agent_registers_with_reaches_the_core(name: str) -> None:
     def registered(request: node_agent_pb2.RegisterRequest) -> object:
@@ -371,7 +383,7 @@ def test_what_an_agent_registers_with_reaches_the_core(name: str) -> None:
 
 def test_every_field_of_a_registration_is_looked_at() -> None:
     known = {path.partition(".")[0] for path in paths(node_agent_pb2.RegisterRequest.DESCRIPTOR)}
-    of_the_call = {"protocol_version", "takes_credential", "knows_lineages"}
+    of_the_call = {"protocol_version", "takes_credential", "knows_lineages", "keeps_backlog"}
     of_the_call |= {"store_position", "store_id", "highest_term"}  # of the shell: tests/store/test_store_position.py
     assert known == {"agent_id", "boot_id", "node", "incarnation", "info"} | of_the_call
 

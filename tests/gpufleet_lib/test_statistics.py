@@ -60,7 +60,7 @@ def of_a_job(tally: AttemptTally) -> dict[str, Any]:
         SimpleNamespace(uuid=each.uuid, index=each.index, name=each.name, share_milli=0) for each in GPUS.values()
     ]
     placement: Any = SimpleNamespace(node="n1", devices=placed)
-    attempt: Any = SimpleNamespace(number=1, placed_at=0)
+    attempt: Any = SimpleNamespace(number=1, held_since=0)
     told = stats_proto(attempt, [(placement, use)], 20 * SECOND_US)  # type: ignore[arg-type]  # an instant is a number
     for device in told.devices:
         device.series.CopyFrom(series_message(tally.series[device.uuid]))

@@ -19,6 +19,7 @@ from node_agent.core.commands import AttemptCommand, JudgeAttempt, LaunchAttempt
 from node_agent.core.delivery import Receipt
 from node_agent.core.duties import Duties
 from node_agent.core.expectations import Expectations
+from node_agent.core.fence import CommandRefusal
 from node_agent.core.launch import Process, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from node_agent.files.job_files import JobFiles
@@ -26,6 +27,7 @@ from node_agent.files.results import Results
 from node_agent.heartbeat import Report
 from node_agent.keeper.client import Launched
 from node_agent.keeping import Keeping
+from tests.e2e.processes import until
 
 KEY = RankKey(JobId(7), 1, 0)
 LAUNCH = LaunchAttempt(
@@ -73,6 +75,9 @@ class Bench:
         self.reports: list[dict[str, Any]] = []
         self.done: list[Receipt] = []
         self.keeping = keeping
+        self.refusal: CommandRefusal | None = None
+        """What is found of a launch as its turn in its slot comes."""
+        self.judged: list[tuple[RankKey, int]] = []
         self.attempts = Attempts(
             Duties(),
             keeping,  # type: ignore[arg-type]
@@ -82,19 +87,33 @@ class Bench:
             Silent(),  # type: ignore[arg-type]
             JobFiles("n1", 1, Path("/nowhere"), lambda: 0),
             Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere")),
-            Silent(),  # type: ignore[arg-type]
+            SilentKeeping(),  # type: ignore[arg-type]
             Containers(ContainerSettings, Path("/nowhere"), "a", list, lambda: None, lambda *told: None),
             report=self._report,
             carried_out=self.done.append,
+            judge=self._judge,
             traces=OFF,
         )
+
+    def _judge(self, command: LaunchAttempt, sent_us: int) -> CommandRefusal | None:
+        self.judged.append((command.key, sent_us))
+        return self.refusal
 
     def _report(self, report: Report) -> None:
         self.reports.append(report(3_000))
 
-    async def order(self, number: int, command: AttemptCommand) -> None:
+    @property
+    def told(self) -> list[tuple[str, int]]:
+        """What was reported, and of which job."""
+        return [(name, report.key.job_id) for each in self.reports for name, report in each.items()]
+
+    async def order(self, number: int, command: AttemptCommand, *, heartbeat_sent_us: int = 0) -> None:
         """Give an order and wait until nothing is under way."""
-        self.attempts.order(Order(command=command, receipt=(1, number)))
+        self.attempts.order(Order(command=command, receipt=(1, number), heartbeat_sent_us=heartbeat_sent_us))
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way."""
         while self.attempts._working:
             await asyncio.wait(self.attempts._working)
             await asyncio.sleep(0)
@@ -137,6 +156,83 @@ async def test_processes_that_outlive_their_attempt_are_named_in_the_log(caplog:
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         "attempt 7/1 has ended and 2 of its processes outlive SIGKILL"
     ]
+
+
+# --- slots
+
+NEXT = replace(LAUNCH, key=RankKey(JobId(8), 1, 0), slot=KEY)
+
+
+class LaunchingKeeping(SilentKeeping):
+    """Keepers that start whatever they are told."""
+
+    async def launch(self, launch: Any) -> Launched:
+        self.asked.append("launch")
+        return Launched(replace(RUNNING, key=launch.key), was_known=False)
+
+
+def slot_bench() -> Bench:
+    """A node whose launches are completed to what the keepers are asked for."""
+
+    class Completing(Silent):
+        def complete(self, command: LaunchAttempt, *given: Any, **named: Any) -> Any:
+            launch: Any = Silent()
+            launch.key = command.key
+            return launch
+
+    return Bench(Completing(is_surely_fit=True), LaunchingKeeping())
+
+
+async def test_what_waits_in_a_slot_begins_at_the_end_of_the_one_before_if_it_is_recent_enough_then() -> None:
+    bench = slot_bench()
+    await bench.order(1, LAUNCH)
+    await bench.order(2, NEXT, heartbeat_sent_us=900)
+    assert (bench.told, bench.done) == ([("attempt_started", 7)], [(1, 1), (1, 2)])
+    assert bench.judged == [] and list(bench.attempts._holds) == [NEXT.key]
+    bench.attempts.changed(KEY, END)
+    await bench.settle()
+    assert bench.judged == [(NEXT.key, 900)]
+    assert bench.told == [("attempt_started", 7), ("attempt_exited", 7), ("attempt_started", 8)]
+    assert bench.keeping.asked.count("launch") == 2
+    assert not bench.attempts._holds, "its time in the backlog is over"
+
+
+@pytest.mark.parametrize("refusal", [CommandRefusal.TOO_OLD, CommandRefusal.UNKNOWN_HEARTBEAT])
+async def test_what_waits_in_a_slot_is_refused_if_what_it_rests_on_is_too_old_by_then(refusal: CommandRefusal) -> None:
+    bench = slot_bench()
+    bench.refusal = refusal
+    await bench.order(1, LAUNCH)
+    await bench.order(2, NEXT, heartbeat_sent_us=900)
+    await bench.order(3, replace(NEXT, key=RankKey(JobId(9), 1, 0)), heartbeat_sent_us=950)
+    bench.attempts.changed(KEY, END)
+    await bench.settle()
+    assert bench.judged == [(NEXT.key, 900), (RankKey(JobId(9), 1, 0), 950)]
+    assert bench.told[2:] == [("launch_refused", 8), ("launch_refused", 9)]
+    assert {report["launch_refused"].reason for report in bench.reports[2:]} == {"COMMAND_TOO_OLD"}
+    assert bench.keeping.asked.count("launch") == 1 and not bench.attempts._holds
+
+
+async def test_what_waits_in_a_slot_for_too_long_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node_agent.attempts.BACKLOG_US_MAX", 1)
+    bench = slot_bench()
+    await bench.order(1, LAUNCH)
+    await bench.order(2, NEXT)
+    await until("it is handed back", lambda: len(bench.reports) > 1)
+    assert bench.told == [("attempt_started", 7), ("launch_refused", 8)]
+    assert bench.reports[1]["launch_refused"].reason == "TAKEN_BACK"
+    bench.attempts.changed(KEY, END)
+    await bench.settle()
+    assert bench.told[2:] == [("attempt_exited", 7)]
+    assert not bench.attempts._holds
+
+
+async def test_an_agent_that_leaves_begins_nothing_of_what_waits() -> None:
+    bench = slot_bench()
+    await bench.order(1, LAUNCH)
+    await bench.order(2, NEXT)
+    await bench.attempts.close()
+    assert not bench.attempts._holds
+    assert bench.told == [("attempt_started", 7)], "the next start is told of it again"
 
 
 class KeepersThatDoNotKnow:

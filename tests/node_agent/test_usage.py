@@ -20,6 +20,9 @@ from gpufleet.devices.virtual import VIRTUAL_GPUS_MAX
 from gpufleet.jobs.runs import ExitCode, JobId, RankKey
 from node_agent.core.launch import NOTE_CHARS_MAX
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
+from node_agent.core.slots import noted_slot
+from node_agent.origins import noted_origin
+from node_agent.traces import noted
 from node_agent.usage import UsageRecords, Usages, device_summary, note_of
 from tests.e2e.processes import until
 
@@ -273,6 +276,16 @@ async def test_the_note_of_an_agent_of_before_names_devices_by_index() -> None:
     bench.source.ready = {"a": [50], "b": [60]}
     bench.usages.take_beat()
     assert bench.loads(ONE) == [(60, 60, 1)] and bench.usages.interval_seconds == 0.25
+
+
+async def test_a_note_names_the_devices_also_where_it_names_an_origin_a_slot_and_a_trace() -> None:
+    bench = Bench()
+    devices = {device.uuid: device for device in bench.source.list()}
+    slot = noted_slot(RankKey(JobId(5), 1, 0, "0123456789abcdef"))
+    bench.usages.see(view(ONE, note=note_of(["b"], devices) + noted_origin("e30") + slot + noted("00-0a-0b-01")))
+    bench.source.ready = {"a": [50], "b": [60]}
+    bench.usages.take_beat()
+    assert bench.loads(ONE) == [(60, 60, 1)]
 
 
 async def test_a_note_of_more_devices_than_fit_names_them_by_index() -> None:

@@ -110,7 +110,9 @@ def expected_of(store: SimulatedStore) -> tuple[int, int, int]:
             case AttemptEnded(ended=ended) | JobFinished(ended=EndedAttempt() as ended):
                 devices = (device for rank in ended.ranks for device in rank.placement.devices)
                 milli = sum(device.share_milli or WHOLE_MILLI for device in devices)
-                milli_us += milli * max(0, ended.ended_at - ended.placed_at)
+                # In a slot of a backlog it held nothing before it began.
+                since = ended.placed_at if ended.slot is None else ended.ranks[0].started_at or ended.ended_at
+                milli_us += milli * max(0, ended.ended_at - since)
                 starts += ended.ranks[0].started_at is not None
             case ItemsFinished(spans=spans):
                 jobs += sum(end - begin for begin, end in spans)

@@ -15,6 +15,7 @@ from node_agent import wire
 from node_agent.attempts import report_of
 from node_agent.core.actions import (
     Action,
+    BeginNext,
     CarriedOut,
     Change,
     CheckNode,
@@ -30,13 +31,15 @@ from node_agent.core.actions import (
     StopProcess,
     Tell,
 )
-from node_agent.core.commands import LaunchAttempt, refusal_of
+from node_agent.core.commands import Command, LaunchAttempt, refusal_of
 from node_agent.core.delivery import Inbox, Judgement, Outbox
-from node_agent.core.duties import PREPARED_US_MAX, Duties
+from node_agent.core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, Duties
 from node_agent.core.expectations import Misfit, Reading, misfit
-from node_agent.core.inventory import AttemptReport, Prepared, Refused
+from node_agent.core.fence import CommandRefusal
+from node_agent.core.inventory import AttemptReport, InBacklog, Prepared, Refused
 from node_agent.core.launch import Launch, Refusal
 from node_agent.core.outcome import Stream
+from node_agent.core.slots import noted_slot
 from node_agent.core.uploads import Uploads
 from node_agent.origins import noted_origin
 from tests.simulation.network import Call
@@ -49,7 +52,7 @@ Report = AttemptReport | Refused | Prepared
 
 REGISTER_SECONDS_MAX = 10.0
 RETRY_SECONDS = (0.1, 3.0)
-COMMANDS = ("launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget")
+COMMANDS = ("launch", "prepare", "start", "abort", "take_back", "stop", "send_signal", "keep", "kill", "forget")
 
 MASTER_PORT = 61_000
 """Every machine finds this one free."""
@@ -107,6 +110,7 @@ class Agent:
                 info=self.machine.info,
                 protocol_version=1,
                 knows_lineages=True,
+                keeps_backlog=True,
                 store_position=self.machine.disk.store_position,
                 store_id=self.machine.disk.store_id,
                 highest_term=self._inbox.highest_term,
@@ -242,16 +246,16 @@ class Agent:
             self._inbox.carried_out(receipt)
             return
         self.world.note("{}: is asked to {} {}", self.machine.name, message.WhichOneof("command"), command.key)  # type: ignore[union-attr]
-        refusal = refusal_of(
-            command,
-            heartbeat_sent_us=sent_us,
-            now_us=self.machine.boottime_us(),
-            valid_for_us=self._valid_for_us,
-        )
-        if refusal is not None:
-            self.world.met.add("a command that came too late")
+        refusal = self._refusal_of(command, sent_us)
         order = Order(command=command, receipt=receipt, heartbeat_sent_us=sent_us or 0, refusal=refusal)  # type: ignore[arg-type]
         self._perform(self.duties.order(order))
+
+    def _refusal_of(self, command: Command, sent_us: int | None) -> CommandRefusal | None:
+        now_us, valid_for_us = self.machine.boottime_us(), self._valid_for_us
+        refusal = refusal_of(command, heartbeat_sent_us=sent_us, now_us=now_us, valid_for_us=valid_for_us)
+        if refusal is not None:
+            self.world.met.add("a command that came too late")
+        return refusal
 
     # --- what is to be done
 
@@ -275,8 +279,12 @@ class Agent:
                     raise AssertionError("no job of the simulation has files")
                 case CheckNode(command=command, is_prepare=is_prepare):
                     self._after(self._check_seconds(), self._checked, command, is_prepare)
-                case Hold(prepared=prepared):
-                    self._after(PREPARED_US_MAX / 1e6, self._held_too_long, prepared)
+                case Hold(held=held):
+                    span_us = BACKLOG_US_MAX if isinstance(held, InBacklog) else PREPARED_US_MAX
+                    self._after(span_us / 1e6, self._held_too_long, held)
+                case BeginNext(launch=launch, sent_us=sent_us):
+                    self.world.met.add("a rank of a backlog that is begun")
+                    to_do.extend(self.duties.next_begun(launch.key, self._refusal_of(launch, sent_us)))
                 case LetGo():
                     pass
                 case SpawnAttempt():
@@ -306,8 +314,8 @@ class Agent:
         port = MASTER_PORT if is_prepare and command.key.rank == 0 else 0
         self._perform(self.duties.checked(command.key, found, port))
 
-    def _held_too_long(self, prepared: Prepared) -> None:
-        self._perform(self.duties.held_too_long(prepared))
+    def _held_too_long(self, held: Prepared | InBacklog) -> None:
+        self._perform(self.duties.held_too_long(held))
 
     def _misfit(self, command: LaunchAttempt) -> Misfit | None:
         readings = [
@@ -328,7 +336,7 @@ class Agent:
             key=command.key,
             process=replace(command.process, env={}, cwd="/"),
             heartbeat_sent_us=action.heartbeat_sent_us,
-            note=noted_origin(command.origin),
+            note=noted_origin(command.origin) + noted_slot(command.slot),
         )
 
         def ask(keeper: Keeper) -> None:
@@ -406,11 +414,17 @@ class Agent:
         while (what := self._uploads.next()) is not None:
             key, stream = what.stream.key
             spooled = self.machine.disk.of(key, stream)
-            if what.piece.start < spooled.start:
+            is_deleted = what.piece.start < min(what.piece.end, spooled.start)
+            if is_deleted and (key, stream) in self.machine.disk.unwanted:
+                self.world.met.add("output that was unwanted and is wanted after all")
+                self._uploads.lose_from(what.stream, what.piece.start)
+                self._perform(self.duties.output_lost(key, stream, what.piece.start))
+                continue
+            if is_deleted:
                 raise Broken(
                     f"{stream.value} of {key} is asked for again from {what.piece.start}, and is deleted there"
                 )
-            data = spooled.read(what.piece.start, what.piece.end)
+            data = spooled.read(what.piece.start, what.piece.end) if what.piece.end > what.piece.start else b""
             self._uploads.sent(what, len(data))
             chunks.append(
                 node_agent_pb2.OutputChunk(
@@ -436,6 +450,8 @@ class Agent:
             self._uploads.synced(
                 (key, stream), position.offset, is_end=position.is_end, is_unwanted=position.is_unwanted
             )
+            if position.is_unwanted:
+                self.machine.disk.unwanted.add((key, stream))
             if key in self.machine.disk.records:
                 self.machine.disk.delete_below(key, stream, position.offset)
         self._pump()

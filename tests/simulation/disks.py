@@ -295,7 +295,8 @@ class Spooled:
 class NodeDisk:
     """A node's state folder: the agent's identity, the attempts' records, the spool, the tombstones.
 
-    `store_id` and `store_position` are what the node was told of the scheduler's store.
+    `store_id` and `store_position` are what the node was told of the scheduler's store. What is `unwanted` was deleted
+    though nobody has it.
     """
 
     agent_id: str
@@ -306,6 +307,7 @@ class NodeDisk:
     records: dict[RankKey, AttemptRecord] = field(default_factory=dict)
     spool: dict[tuple[RankKey, Stream], Spooled] = field(default_factory=dict)
     tombstones: dict[RankKey, AttemptRecord] = field(default_factory=dict)
+    unwanted: set[tuple[RankKey, Stream]] = field(default_factory=set)
 
     def of(self, key: RankKey, stream: Stream) -> Spooled:
         return self.spool.setdefault((key, stream), Spooled())

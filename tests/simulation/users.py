@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from random import Random
 
 from scheduler.policy.explain import explain
 from scheduler.state.events import (
@@ -36,6 +37,9 @@ RUN_SECONDS_MAX = 160.0
 
 AROUND_SECONDS_MAX = 15.0
 """What a run takes besides: it is placed and launched, is stopped with its grace, dies, lingers, its end is told."""
+
+FLOOD_MAX = 60
+"""Jobs of a flood at most."""
 
 GANG_GPUS_MAX = 5
 """In some runs a user may hold no more at once, and a job that asks for more would wait for ever."""
@@ -96,6 +100,46 @@ class Users:
             left -= submission.size
             self.submissions.append(submission)
             world.after(self._rng.uniform(0.5, submit_seconds), self._submit, submission)
+        floods = world.rng("floods")
+        for _ in range(floods.choice((0, 1, 2)) if jobs else 0):
+            flood = self._invent_flood(len(self.submissions), floods)
+            self.submissions.append(flood)
+            world.after(floods.uniform(0.5, submit_seconds), self._submit, flood)
+
+    def _invent_flood(self, number: int, rng: Random) -> Submission:
+        """Many jobs that are alike, short by their history or by their limit: they come into backlogs.
+
+        One that is to end at its limit may take its whole grace, so that those behind it wait for too long.
+        """
+        plan = Plan(
+            seconds=rng.choice((0.02, 0.3, 0.3, 8.0)),
+            code=0,
+            lines=1,
+            term_seconds=rng.choice((0.0, NEVER)),
+            dies_seconds=rng.choice((0.0, 0.05)),
+            lingers_seconds=0.0,
+            trouble="-",
+        )
+        spec = JobSpec(
+            argv=plan.argv(),
+            name=rng.choice(("train", "flood")),
+            cwd="/",
+            resources=Resources(gpus=rng.choice((0, 1, 1)), min_memory_bytes=0),
+            time_limit=Span(1 * SECOND) if plan.seconds > 1 else rng.choice((None, Span(1 * SECOND))),
+            grace=Span(5 * SECOND),
+            is_preemptible=rng.random() < 0.3,
+        )
+        count = rng.randint(20, FLOOD_MAX)
+        is_array = rng.random() < 0.5
+        return Submission(
+            request_id=f"request-{number}",
+            user=UserName(rng.choice(USERS)),
+            spec=spec,
+            band=rng.choice((Band.LOW, Band.NORMAL)),
+            is_held=False,
+            count=1 if is_array else count,
+            items=Items(indices=Indices.of_ranges([range(count)])) if is_array else None,
+        )
 
     def _invent(self, number: int, count: int) -> Submission:
         rng = self._rng

@@ -77,7 +77,9 @@ class _AttemptPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptP
     ATTEMPT_PHASE_UNSPECIFIED: _AttemptPhase.ValueType  # 0
     """Never sent."""
     ATTEMPT_PHASE_STARTING: _AttemptPhase.ValueType  # 1
-    """Its launch is being checked, its keeper was asked and has not answered yet, or it is prepared and waits for Start."""
+    """Its launch is being checked, its keeper was asked and has not answered yet, or it is prepared and waits for Start, or
+    it is in the node's backlog.
+    """
     ATTEMPT_PHASE_RUNNING: _AttemptPhase.ValueType  # 2
     """Its process runs."""
     ATTEMPT_PHASE_EXITED: _AttemptPhase.ValueType  # 3
@@ -91,7 +93,9 @@ class AttemptPhase(_AttemptPhase, metaclass=_AttemptPhaseEnumTypeWrapper):
 ATTEMPT_PHASE_UNSPECIFIED: AttemptPhase.ValueType  # 0
 """Never sent."""
 ATTEMPT_PHASE_STARTING: AttemptPhase.ValueType  # 1
-"""Its launch is being checked, its keeper was asked and has not answered yet, or it is prepared and waits for Start."""
+"""Its launch is being checked, its keeper was asked and has not answered yet, or it is prepared and waits for Start, or
+it is in the node's backlog.
+"""
 ATTEMPT_PHASE_RUNNING: AttemptPhase.ValueType  # 2
 """Its process runs."""
 ATTEMPT_PHASE_EXITED: AttemptPhase.ValueType  # 3
@@ -141,6 +145,7 @@ class RegisterRequest(_message.Message):
     STORE_POSITION_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     HIGHEST_TERM_FIELD_NUMBER: _builtins.int
+    KEEPS_BACKLOG_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name: 1 to 63 letters, digits, '.', '-' or '_'."""
     agent_id: _builtins.str
@@ -165,6 +170,8 @@ class RegisterRequest(_message.Message):
     """
     highest_term: _builtins.int
     """See store_id."""
+    keeps_backlog: _builtins.bool
+    """Whether the agent keeps a backlog: launches that name a slot wait there until those before them have ended."""
     @_builtins.property
     def info(self) -> _node_pb2.NodeInfo:
         """The machine."""
@@ -183,10 +190,11 @@ class RegisterRequest(_message.Message):
         store_position: _builtins.str = ...,
         store_id: _builtins.str = ...,
         highest_term: _builtins.int = ...,
+        keeps_backlog: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "highest_term", b"highest_term", "incarnation", b"incarnation", "info", b"info", "knows_lineages", b"knows_lineages", "node", b"node", "protocol_version", b"protocol_version", "store_id", b"store_id", "store_position", b"store_position", "takes_credential", b"takes_credential"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "highest_term", b"highest_term", "incarnation", b"incarnation", "info", b"info", "keeps_backlog", b"keeps_backlog", "knows_lineages", b"knows_lineages", "node", b"node", "protocol_version", b"protocol_version", "store_id", b"store_id", "store_position", b"store_position", "takes_credential", b"takes_credential"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1156,6 +1164,7 @@ class Launch(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     CONTAINER_FIELD_NUMBER: _builtins.int
     IMAGE_CREDENTIALS_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
@@ -1277,6 +1286,13 @@ class Launch(_message.Message):
         refused (NO_ENGINE, IMAGE_NOT_FOUND, IMAGE_PULL_FAILED, MOUNT_REFUSED, NO_GPU_CONTAINERS, IMAGE_NEEDS_DRIVER …).
         """
 
+    @_builtins.property
+    def slot(self) -> Global___AttemptKey:
+        """The first attempt of the slot whose next one this is: it waits in the node's backlog until those of the slot that came
+        before it have ended, and then has their devices, CPUs and memory. One that has waited for 5 s, or behind one that was
+        preempted, queued again or fenced, is refused (TAKEN_BACK). Absent: it starts at once.
+        """
+
     def __init__(
         self,
         *,
@@ -1312,14 +1328,41 @@ class Launch(_message.Message):
         environment: _job_pb2.JobEnvironment | None = ...,
         container: _job_pb2.ContainerSettings | None = ...,
         image_credentials: _builtins.str = ...,
+        slot: Global___AttemptKey | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "slot", b"slot", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Launch: _TypeAlias = Launch  # noqa: Y015
+
+@_typing.final
+class TakeBack(_message.Message):
+    """TakeBack asks for a rank of the node's backlog back, which is answered by LaunchRefused (TAKEN_BACK). One that was
+    started, or has ended, goes on as if nothing had been asked.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeBack: _TypeAlias = TakeBack  # noqa: Y015
 
 @_typing.final
 class Prepare(_message.Message):
@@ -1989,6 +2032,7 @@ class HeartbeatResponse(_message.Message):
     OPEN_FILES_FIELD_NUMBER: _builtins.int
     OPEN_EXEC_FIELD_NUMBER: _builtins.int
     READ_SETUP_OUTPUT_FIELD_NUMBER: _builtins.int
+    TAKE_BACK_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     STORE_POSITION_FIELD_NUMBER: _builtins.int
     term: _builtins.int
@@ -2093,6 +2137,10 @@ class HeartbeatResponse(_message.Message):
         """Send what the making of an environment wrote."""
 
     @_builtins.property
+    def take_back(self) -> Global___TakeBack:
+        """Hand a rank of the backlog back."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -2125,14 +2173,15 @@ class HeartbeatResponse(_message.Message):
         open_files: Global___OpenFilesCommand | None = ...,
         open_exec: Global___OpenExecCommand | None = ...,
         read_setup_output: Global___ReadSetupOutput | None = ...,
+        take_back: Global___TakeBack | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
         store_position: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "read_setup_output", b"read_setup_output", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "read_setup_output", b"read_setup_output", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "take_back", b"take_back", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "read_setup_output", b"read_setup_output", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "store_position", b"store_position", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "check_files", b"check_files", "clear_troubles", b"clear_troubles", "close_channel", b"close_channel", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "open_exec", b"open_exec", "open_files", b"open_files", "open_port", b"open_port", "prepare", b"prepare", "read_program_log", b"read_program_log", "read_setup_output", b"read_setup_output", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "store_position", b"store_position", "take_back", b"take_back", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_files", "open_exec", "read_setup_output"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit", "check_files", "open_port", "close_channel", "open_files", "open_exec", "read_setup_output", "take_back"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

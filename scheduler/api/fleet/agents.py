@@ -119,6 +119,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             address=address,
             proof=_proof(request),
             knows_lineages=request.knows_lineages,
+            keeps_backlog=request.keeps_backlog,
         )
         reply = await reply_of(self._engine.request(event))
         assert isinstance(reply, NodeChanged)

@@ -171,7 +171,7 @@ def _waited(job: Job, end: Finished) -> Span | None:
     if never_could and not job.past:
         return None
     since = job.submitted_at if job.time_out_count else job.age_since
-    return Span(max(0, (job.past[0].placed_at if job.past else end.at) - since))
+    return Span(max(0, (job.past[0].held_since if job.past else end.at) - since))
 
 
 def _end_of(job: Job) -> Finished:

@@ -5,6 +5,7 @@ from gpufleet.v1 import job_pb2
 from gpufleet.errors import GpufleetError, Reason
 
 from ...engine import Engine
+from ...policy.explain import why_in_slot
 from ...policy.order import position
 from ...ports import FinishedQuery
 from ...state.ids import JobId, UserName
@@ -89,7 +90,8 @@ class JobsFound(Calls):
         array = None if job.array is None else durable.jobs.get(job.array) or self._arrays.get(job.array)
         if array is not None:
             message.array_index = index_of(array, job)
-        for reason in self.reasons.of([waits]).values():
+        reason = self.reasons.of([waits]).get(waits.id) or why_in_slot(durable, waits)
+        if reason is not None:
             message.wait_reason.CopyFrom(wait_reason_proto(waits, reason))
             sight.hide_caps(durable.groups, job.group, message.wait_reason, message)
         return message

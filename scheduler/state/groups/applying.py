@@ -40,8 +40,8 @@ def charge_group(durable: Durable, job: Job, ended: EndedAttempt) -> None:
     if durable.groups.live(job.group) is None:
         return
     at, week = ended.ended_at, week_of(ended.ended_at)
-    cpu_seconds = weight_of(job.spec.resources, len(ended.ranks)) / WHOLE_MILLI * max(0, at - ended.placed_at) / SECOND
-    milli_us = milli_us_in_week(job.spec.resources.gpu_milli, ended.placed_at, at)
+    cpu_seconds = weight_of(job.spec.resources, len(ended.ranks)) / WHOLE_MILLI * max(0, at - ended.held_since) / SECOND
+    milli_us = milli_us_in_week(job.spec.resources.gpu_milli, ended.held_since, at)
     known = durable.group_use.get(job.group) or GroupUse(group=job.group, cpu_seconds=0.0, at=at, week=week)
     charged = Usage(user=job.user, cpu_seconds=known.cpu_seconds, at=known.at).charged(cpu_seconds, at)
     # An end may be noted behind one of a later week: what was used in an earlier week counts for no cap any more.

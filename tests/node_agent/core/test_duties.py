@@ -40,7 +40,7 @@ from node_agent.core.commands import (
 from node_agent.core.duties import ORDERS_WAITING_MAX, Duties
 from node_agent.core.expectations import Expectations, Misfit, Unfit
 from node_agent.core.fence import CommandRefusal
-from node_agent.core.inventory import Checking, EndReport, Prepared, Refused, StartReport
+from node_agent.core.inventory import Checking, EndReport, InBacklog, Prepared, Refused, StartReport
 from node_agent.core.launch import NotRun, Process, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, FullReason, LaunchFailure, Offsets, Stream
 
@@ -445,7 +445,7 @@ class World:
         self.outstanding: list[Action] = []
         self.carried_out: list[tuple[int, int]] = []
         self.told: list[object] = []
-        self.held: dict[RankKey, Prepared] = {}
+        self.held: dict[RankKey, Prepared | InBacklog] = {}
         self.view: AttemptView | None = None
 
     def take(self, actions: tuple[Action, ...]) -> None:
@@ -455,7 +455,7 @@ class World:
             elif isinstance(action, Tell):
                 self.told.append(action.report)
             elif isinstance(action, Hold):
-                self.held[action.prepared.key] = action.prepared
+                self.held[action.held.key] = action.held
             elif isinstance(action, LetGo):
                 del self.held[action.key]
             elif not isinstance(action, Follow):
@@ -559,7 +559,7 @@ def test_another_time_limit_goes_to_the_keeper_and_into_the_inventory_once_it_wa
 def test_a_rank_that_is_prepared_begins_with_its_newest_time_limit() -> None:
     duties = prepared()
     hold, done = duties.order(order(SetTimeLimit(KEY, 60_000_000)))
-    assert isinstance(hold, Hold) and hold.prepared.launch.process.limits.time_limit_us == 60_000_000
+    assert isinstance(hold, Hold) and hold.held.launch.process.limits.time_limit_us == 60_000_000
     assert done == CarriedOut(RECEIPT)
     _, spawn = duties.order(order(StartAttempt(KEY, "n1", 29_500)))
     assert isinstance(spawn, SpawnAttempt) and spawn.command.process.limits.time_limit_us == 60_000_000

@@ -979,6 +979,15 @@ export interface Attempt {
    * size, or lost. Only GetJob fills it in; 0 elsewhere.
    */
   readonly missing_output_bytes: Int64;
+  /**
+   * Of an attempt that was placed in its node's backlog, to be the next in a slot: the job whose attempt was the slot's
+   * first; 0 for one that was placed on what was free.
+   */
+  readonly slot_job_id: Int64;
+  /** The number of that attempt. */
+  readonly slot_attempt: number;
+  /** Whether it was asked back out of the backlog, as somebody else goes first, and its node has not answered yet. */
+  readonly is_taken_back: boolean;
 }
 
 /** WaitReason says why a job is not running, in one sentence and in parts. */
