@@ -18,7 +18,7 @@ from ..state.attempts import Attempt, EndedAttempt, PlacedDevice, Placement, Ran
 from ..state.commands import Command, KeepAttempt
 from ..state.events import InventoryReported, ReportedExited, ReportedRunning, ReportedStarting, ReportedState
 from ..state.gap import FOUND_MAX, Origin
-from ..state.ids import DeviceUuid, JobId, RankKey
+from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
 from ..state.jobs import Deferred, Finished, Held, Job, Queued, Running, Starting
 from ..state.records import AttemptEnded, AttemptFound, AttemptGivenUp, JobFound, Record
 from ..state.shares import WHOLE_MILLI
@@ -73,7 +73,7 @@ def found_by(
     devices = _Devices(state, event, over)
     for job_id, key in of_jobs.items():
         job, what, origin = state.durable.jobs.get(job_id), told[key], origins[key]
-        placement, slot = origin.placement, origin.slot or key
+        placement, slot = origin.placement, _slot_there(state, event.node, origin)
         is_here = (placement.agent_id, placement.boot_id) == (event.agent_id, event.boot_id)
         if job is not None and job_id < gap.gap.jobs_below and _is_the_same(job, origin):
             why = _why_not(job, key, origin, is_over=job_id in over)
@@ -81,10 +81,10 @@ def found_by(
                 records.extend((*_superseded(event, job), _ended(event, job, key, origin, what.exit)))
                 if key in seen:
                     kept.append(key)  # its node still has its output
-            elif not why and isinstance(what, ReportedRunning) and is_here and devices.has_room(placement, slot):
-                records.extend((*_superseded(event, job), _running(event.at, job, key, origin, what)))
+            elif not why and isinstance(what, ReportedRunning) and is_here and devices.has_room(placement, slot or key):
+                records.extend((*_superseded(event, job), _running(event.at, job, key, origin, what, slot)))
                 kept.append(key)
-                devices.take(placement, slot)
+                devices.take(placement, slot or key)
                 limit = limit_again(job, event.node, key, what.time_limit)
                 commands.extend((KeepAttempt(node=event.node, key=key), *limit))
             elif gap.gap.may_give_up(job_id, event.node):
@@ -181,6 +181,15 @@ def _given_up(event: InventoryReported, key: RankKey, what: ReportedState, why: 
     )
 
 
+def _slot_there(state: State, node: NodeName, origin: Origin) -> RankKey | None:
+    """The slot of an attempt, where the store has others of it that hold what it has; else it holds that by itself."""
+    slot = origin.slot
+    keys = () if slot is None else state.durable.hold(node).slots.get(slot, ())
+    attempts = [state.durable.jobs[key.job].attempt for key in keys]
+    holds = any(each is not None and each.ranks[0].placement == origin.placement for each in attempts)
+    return slot if holds else None
+
+
 def _was_refused(what: ReportedState) -> bool:
     """Whether a scheduler ended it as one that counts for nothing; nor was its output wanted then."""
     return isinstance(what, ReportedExited) and what.exit.stop_cause is StopCause.STALE
@@ -219,10 +228,12 @@ def _milli(device: PlacedDevice) -> int:
     return device.share_milli or WHOLE_MILLI
 
 
-def _running(at: Instant, job: Job, key: RankKey, origin: Origin, what: ReportedRunning) -> AttemptFound:
+def _running(
+    at: Instant, job: Job, key: RankKey, origin: Origin, what: ReportedRunning, slot: RankKey | None
+) -> AttemptFound:
     started_at = Instant(at - what.run_span)
     rank = Rank(placement=origin.placement, started_at=started_at)
-    attempt = Attempt(number=key.attempt, placed_at=started_at, ranks=(rank,), lineage=key.lineage, slot=origin.slot)
+    attempt = Attempt(number=key.attempt, placed_at=started_at, ranks=(rank,), lineage=key.lineage, slot=slot)
     return AttemptFound(at=at, job=job.id, attempt=attempt)
 
 

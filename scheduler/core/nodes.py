@@ -231,7 +231,7 @@ def _bring_together(
             return Decision(records=heard, commands=(*limit, start))
         case ReportedStarting():
             limit = limit_again(job, event.node, key, seen.time_limit)
-            again = (ask_back_command(job.id, attempt),) if attempt.is_taken_back else ()
+            again = (ask_back_command(job.id, attempt),) if attempt.is_asked_back else ()
             return Decision(records=heard, commands=(*_go_on(job, event.node, key), *limit, *again))
         case None:
             return together(Decision(records=heard), _never_seen(state, event, job, attempt, key))
@@ -276,7 +276,7 @@ def _never_seen(state: State, event: InventoryReported, job: Job, attempt: Attem
     # An agent without a backlog would begin it beside what is before it.
     is_over = attempt.slot is not None and not state.durable.nodes[event.node].keeps_backlog
     match job.state:
-        case Starting() if not attempt.is_taken_back and not is_over and not _may_run_elsewhere(state, event.at, job):
+        case Starting() if not attempt.is_asked_back and not is_over and not _may_run_elsewhere(state, event.at, job):
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
         case _:
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason="NEVER_STARTED")

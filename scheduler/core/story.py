@@ -88,7 +88,7 @@ def sentence(record: Record) -> str:
         case records.AttemptUnreachable(job=job_id):
             return f"The node of job {job_id} is heard again; the job went on."
         case records.AttemptAskedBack(job=job_id, reason=reason):
-            return f"Job {job_id} is taken back out of its node's backlog: {reason}."
+            return f"Job {job_id} is asked back out of its node's backlog: {reason}."
         case records.RankEnded(key=key, exit=exit_):
             return f"Rank {key} {_exit_words(exit_)} while others go on."
         case records.AttemptEnded(job=job_id, ended=ended, begins_at=begins_at, at=at):

@@ -13,9 +13,10 @@ from ..state.attempts import Placement
 from ..state.ids import JobId, NodeName, RankKey
 from ..state.jobs import Job, Running
 from ..state.slots import ClassSlots, SlotClass, goes_on, slot_class
+from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span
-from .fit import NodeView
+from .fit import NodeView, node_is_asked_for
 from .forecast import expected_run
 from .order import goes_before
 
@@ -43,9 +44,10 @@ class Backlog:
     def slot_for(self, job: Job) -> tuple[RankKey, Placement] | None:
         """The slot in which a job that fits nowhere now is the next, and its placement; None: it waits in line.
 
+        The job is as a pass tries it: with the nodes of other owners excluded.
         A slot that was answered counts as taken by it.
         """
-        job = self._state.durable.jobs[job.id]
+        resources, job = job.spec.resources, self._state.durable.jobs[job.id]
         of_class = slot_class(job)
         slots = None if of_class is None else self._state.durable.slots.get(of_class)
         if of_class is None or slots is None:
@@ -56,7 +58,7 @@ class Backlog:
         depth = min(self._state.limits.backlog_depth, AHEAD_MAX // max(1, run))
         added = self._added.setdefault(of_class, {})
         for slot, node in self._emptiest(slots, added, depth):
-            placement = self._placement_in(slot, node, of_class)
+            placement = self._placement_in(slot, node, of_class, resources)
             if placement is not None:
                 added[slot] = added.get(slot, 0) + 1
                 self._left[of_class] -= 1
@@ -78,10 +80,15 @@ class Backlog:
                 fitting = ((slot, node) for slot, node in newest_first if added.get(slot, 0) == total - count)
                 yield from islice(fitting, SLOTS_TRIED)
 
-    def _placement_in(self, slot: RankKey, node: NodeName, of_class: SlotClass) -> Placement | None:
+    def _placement_in(
+        self, slot: RankKey, node: NodeName, of_class: SlotClass, resources: Resources
+    ) -> Placement | None:
         """The placement that the attempts of a slot have; None where another one may not wait behind them."""
         view, durable = self._views.get(node), self._state.durable
         if view is None or view.miss is not None or not view.node.keeps_backlog:
+            return None
+        live = self._state.live.nodes.get(node)
+        if (live is not None and live.backlog_paused_until > self._at) or node_is_asked_for(view.node, resources):
             return None
         jobs = [durable.jobs[key.job] for key in durable.hold(node).slots[slot]]
         if not all(goes_on(job) and slot_class(job) == of_class and self._is_young(job) for job in jobs):

@@ -124,7 +124,7 @@ def in_slot(durable: Durable, job: Job) -> str:
         return ""
     attempt, slot = job.state.attempt, job.state.attempt.slot
     node = _node_of(attempt)
-    if attempt.is_taken_back:
+    if attempt.is_asked_back:
         return f"is asked back from node {node}, and waits in line again unless it has begun there"
     of_slot = ((key, durable.jobs[key.job].attempt) for key in durable.hold(node).slots.get(slot, ()))
     turns = sorted((other.placed_at, key) for key, other in of_slot if other is not None)

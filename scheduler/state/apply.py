@@ -106,7 +106,7 @@ def apply(durable: Durable, record: Record) -> None:
         case records.AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
             _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_unreachable=is_unreachable))
         case records.AttemptAskedBack(job=job_id):
-            _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_taken_back=True))
+            _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_asked_back=True))
         case records.RankEnded(key=key, exit=exit_):
             _change_attempt(durable, key.job, lambda attempt: attempt.with_rank(key.rank, exit=exit_))
         case records.AttemptEnded(ended=ended, is_retry=is_retry, begins_at=begins_at, at=at):
@@ -396,7 +396,7 @@ def _start_rank(durable: Durable, key: RankKey, started_at: Instant, runs: tuple
     job = durable.jobs[key.job]
     state = _active(job)
     started = state.attempt.with_rank(key.rank, started_at=started_at, file_runs=runs)
-    attempt = replace(started, is_taken_back=False) if started.is_taken_back else started
+    attempt = replace(started, is_asked_back=False) if started.is_asked_back else started
     all_started = all(each.started_at is not None for each in attempt.ranks)
     new: JobState
     match state:

@@ -126,7 +126,7 @@ class Attempt:
     `forecast` is what was expected of the job while it waited for this run, if anything was. `lineage` is that of the
     scheduler's start that placed it, empty where one of its nodes does not know lineages (RankKey says what it is for).
     `slot` is set for one that was placed in its node's backlog: the first attempt of the slot in which it is the next;
-    all attempts of a slot have the same placement, and hold it once. `is_taken_back`: it was asked back since.
+    all attempts of a slot have the same placement, and hold it once. `is_asked_back`: it was asked back since.
     """
 
     number: int
@@ -137,7 +137,7 @@ class Attempt:
     forecast: Forecast | None = None
     lineage: str = ""
     slot: RankKey | None = None
-    is_taken_back: bool = False
+    is_asked_back: bool = False
 
     def keys(self, job: JobId) -> tuple[RankKey, ...]:
         """The keys of all its ranks, as an attempt of this job."""
@@ -240,5 +240,8 @@ BLAMES_ACCOUNT = "ACCOUNT_UNUSABLE"
 BLAMES_DEVICES = frozenset({"DEVICE_BUSY", "DEVICE_UNHEALTHY"})
 """These devices are left out: those of the samples that come with the refusal, or all that were placed."""
 
-BLAMES_NOBODY = frozenset({"STOPPED_BEFORE_START", "ABORTED", "TAKEN_BACK"})
+TAKEN_BACK = "TAKEN_BACK"
+"""It waited in the backlog, and was handed back before it began."""
+
+BLAMES_NOBODY = frozenset({"STOPPED_BEFORE_START", "ABORTED", TAKEN_BACK})
 """It was told to stop, or taken back out of the backlog, before it began."""

@@ -246,8 +246,8 @@ def unindex(indexes: Indexes, job: Job) -> None:
 def _count_in_class(indexes: Indexes, job: Job, attempt: Attempt, number: int) -> None:
     """Count an attempt in at the slots of its class, or out with −1."""
     of_class = None if attempt.is_gang else slot_class(job)
-    if of_class is None:
-        return
+    if of_class is None or not attempt.ranks[0].placement.cpus:
+        return  # what was found to have ended holds nothing, and nobody waits for it
     slots = indexes.slots.setdefault(of_class, ClassSlots())
     key = attempt.keys(job.id)[0]
     slots.count(slot_of(key, attempt), attempt.ranks[0].placement.node, number)

@@ -15,6 +15,7 @@ from .attempts import (
     BLAMES_DEVICES,
     BLAMES_NOBODY,
     BLAMES_THE_JOB,
+    TAKEN_BACK,
     Attempt,
     EndedAttempt,
     OutputStream,
@@ -34,6 +35,7 @@ from .sessions.turns import Turns
 from .sessions.turns import after_record as follow_session
 from .sessions.turns import apply_event as observe_session
 from .sessions.turns import restart as restart_sessions
+from .slots import is_in_backlog
 from .specs import Outcome
 from .time_limits import TimeLimits
 from .units import SECOND, Instant, Span, after
@@ -57,6 +59,10 @@ SWEEP_SPAN = Span(60 * SECOND)
 """How often, at most, it is seen which remembered requests are old enough to be forgotten."""
 
 
+BACKLOG_PAUSE = Span(5 * SECOND)
+"""A node that handed a job back out of its backlog, and was not asked to, is given nothing in advance for so long."""
+
+
 @dataclass(slots=True)
 class NodeLive:
     """One node as it is heard. `heard_at` is when its span began: its newest word, or a start of the scheduler.
@@ -65,7 +71,8 @@ class NodeLive:
     `lingering` are ranks that may still live there although the scheduler has ended them; while there are any, the
     node is given nothing. `newest_inventory` is its newest by (agent, incarnation, sequence): one from before it that
     arrives late knows nothing of what was asked of the node since. `usages` is what ranks that run there used by the
-    newest beat, as the agent sent it: it is passed on unread. `courses` are those of the devices that are held.
+    newest beat, as the agent sent it: it is passed on unread. `courses` are those of the devices that are held. What it
+    handed back unasked pauses its backlog.
     """
 
     heard_at: Instant
@@ -77,6 +84,7 @@ class NodeLive:
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
     lingering: set[RankKey] = field(default_factory=set)
     left_out_until: Instant = Instant(0)
+    backlog_paused_until: Instant = Instant(0)
     trusts_devices_until: Instant = Instant(0)
     devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
     host: HostSample = HostSample()
@@ -489,7 +497,11 @@ def _leave_out(live: Live, durable: Durable, limits: Limits, event: events.RankR
     rank = durable.live_rank(event.key)
     if node is None or rank is None or rank.placement.node != event.node:
         return
-    if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY | {BLAMES_ACCOUNT}:
+    job = durable.jobs[event.key.job]
+    if event.reason == TAKEN_BACK and is_in_backlog(job):
+        node.backlog_paused_until = after(event.at, BACKLOG_PAUSE)
+    never_waited = event.reason == TAKEN_BACK and (job.attempt is None or job.attempt.slot is None)
+    if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY | {BLAMES_ACCOUNT} and not never_waited:
         return
     until = after(event.at, limits.left_out_span)
     placed = {device.uuid for device in rank.placement.devices}

@@ -80,11 +80,11 @@ def is_in_backlog(job: Job) -> bool:
     """Whether a job's attempt waits in its node's backlog, as far as is known, and was not asked back."""
     if not isinstance(job.state, Starting):
         return False
-    return job.state.attempt.slot is not None and not job.state.attempt.is_taken_back
+    return job.state.attempt.slot is not None and not job.state.attempt.is_asked_back
 
 
 def goes_on(job: Job) -> bool:
     """Whether nothing speaks against another attempt behind this job's in its slot."""
     return isinstance(job.state, Starting | Running) and not (
-        job.state.attempt.is_unreachable or job.state.attempt.is_taken_back
+        job.state.attempt.is_unreachable or job.state.attempt.is_asked_back
     )

@@ -229,7 +229,7 @@ def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
         message.output_is_complete = attempt.output_is_complete
     else:
         message.is_unreachable = attempt.is_unreachable
-        message.is_taken_back = attempt.is_taken_back
+        message.is_asked_back = attempt.is_asked_back
     return message
 
 

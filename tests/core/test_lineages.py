@@ -587,3 +587,38 @@ def test_what_runs_goes_on_beside_what_has_ended_there_and_holds_its_cpus_until_
     assert "has 0 of 2 CPUs free" in reason.clause
     fleet.take_up(OutputSynced(at=fleet.now, key=KEY, ends=output))
     assert fleet.job(1).is_finished and fleet.state.durable.hold(node.name).cpus == 2
+
+
+def test_what_came_out_of_a_backlog_holds_its_device_beside_the_first_of_its_slot_that_has_ended() -> None:
+    """What was found to have ended holds nothing, also for those that had its place after it."""
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = cut(fleet, spec(gpus=1), spec(gpus=1))
+    node.keeps_backlog = True
+    output = (OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=9),)
+    origins = ((lost(1), origin(fleet, 1)), (lost(2), origin(fleet, 2, slot=lost(1))))
+    fleet.announce(node)
+    fleet.inventory(node, [(lost(1), end(0, output_ends=output)), (lost(2), RAN)], origins=origins)
+    assert [type(fleet.job(number).state) for number in (1, 2)] == [Running, Running]
+    assert fleet.state.durable.hold(node.name).devices == {DeviceUuid("n1-gpu0"): JobId(2)}
+    fleet.take_up(OutputSynced(at=fleet.now, key=lost(1), ends=output))
+    assert fleet.job(1).is_finished
+    assert fleet.state.durable.hold(node.name).devices == {DeviceUuid("n1-gpu0"): JobId(2)}
+
+
+def test_what_came_out_of_a_backlog_shares_its_place_with_who_had_it_before_as_the_store_has_it() -> None:
+    fleet = Fleet(LIMITS, lineage=FIRST)
+    node = joined(fleet)
+    fleet.submit(spec(gpus=1))
+    fleet.take_up(RankStarted(at=fleet.now, node=node.name, key=KEY, run_span=Span(0)))
+    fleet.submit(spec(gpus=1), held=True)
+    fleet.put_back(fleet.copy(), jobs_above=1_000, lineage=SECOND_START)
+    first = fleet.job(1).attempt
+    assert first is not None
+    told = origin(fleet, 2, slot=KEY, placement=first.ranks[0].placement)
+    output = (OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=9),)
+    fleet.announce(node)
+    turn = fleet.inventory(node, [(KEY, end(0, output_ends=output)), (lost(2), RAN)], origins=[(lost(2), told)])
+    assert KeepAttempt(node=node.name, key=lost(2)) in turn.commands, "it is not ended for a place that is its own"
+    assert len(fleet.state.durable.hold(node.name).slots) == 1
+    fleet.take_up(OutputSynced(at=fleet.now, key=KEY, ends=output))
+    assert fleet.job(1).is_finished and set(fleet.state.durable.hold(node.name).devices.values()) == {2}

@@ -41,7 +41,7 @@ ADDED = {
     "attempts.gpu_info.devices.memory_free_mb": "0: the bytes here are fewer than a MB",
     "attempts.gpu_info.devices.share.profile": "not built",
     "attempts.is_unreachable": "set last, and absent of an attempt that has ended, which is the first here",
-    "attempts.is_taken_back": "as is_unreachable",
+    "attempts.is_asked_back": "as is_unreachable",
     "attempts.missing_output_bytes": "added by who shows one job",
     "exit.code": "0 here",
     "group_is_removed": "added by show_group",

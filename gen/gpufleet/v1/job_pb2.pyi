@@ -1556,7 +1556,7 @@ class Attempt(_message.Message):
     MISSING_OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
     SLOT_JOB_ID_FIELD_NUMBER: _builtins.int
     SLOT_ATTEMPT_FIELD_NUMBER: _builtins.int
-    IS_TAKEN_BACK_FIELD_NUMBER: _builtins.int
+    IS_ASKED_BACK_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number within the job, from 1."""
     exit_reason: _builtins.str
@@ -1585,7 +1585,7 @@ class Attempt(_message.Message):
     """
     slot_attempt: _builtins.int
     """The number of that attempt."""
-    is_taken_back: _builtins.bool
+    is_asked_back: _builtins.bool
     """Whether it was asked back out of the backlog, as somebody else goes first, and its node has not answered yet."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedRank]:
@@ -1636,11 +1636,11 @@ class Attempt(_message.Message):
         missing_output_bytes: _builtins.int = ...,
         slot_job_id: _builtins.int = ...,
         slot_attempt: _builtins.int = ...,
-        is_taken_back: _builtins.bool = ...,
+        is_asked_back: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "exit", b"exit", "gpu_info", b"gpu_info", "place_time", b"place_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "end_time", b"end_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_info", b"gpu_info", "is_taken_back", b"is_taken_back", "is_unreachable", b"is_unreachable", "lineage", b"lineage", "memory_bytes_max", b"memory_bytes_max", "missing_output_bytes", b"missing_output_bytes", "number", b"number", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "place_time", b"place_time", "ranks", b"ranks", "slot_attempt", b"slot_attempt", "slot_job_id", b"slot_job_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "end_time", b"end_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_info", b"gpu_info", "is_asked_back", b"is_asked_back", "is_unreachable", b"is_unreachable", "lineage", b"lineage", "memory_bytes_max", b"memory_bytes_max", "missing_output_bytes", b"missing_output_bytes", "number", b"number", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "place_time", b"place_time", "ranks", b"ranks", "slot_attempt", b"slot_attempt", "slot_job_id", b"slot_job_id", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

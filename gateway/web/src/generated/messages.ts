@@ -987,7 +987,7 @@ export interface Attempt {
   /** The number of that attempt. */
   readonly slot_attempt: number;
   /** Whether it was asked back out of the backlog, as somebody else goes first, and its node has not answered yet. */
-  readonly is_taken_back: boolean;
+  readonly is_asked_back: boolean;
 }
 
 /** WaitReason says why a job is not running, in one sentence and in parts. */
