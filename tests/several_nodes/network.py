@@ -260,7 +260,9 @@ def remove_namespace(namespace: str) -> None:
         found = subprocess.run(["ip", "netns", "pids", namespace], check=False, capture_output=True, text=True)
         pids = [pid for pid in map(int, found.stdout.split()) if not _is_dead(pid)]
         if not pids:
-            subprocess.run(["ip", "netns", "del", namespace], check=True, capture_output=True)
+            removed = subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True, text=True)
+            # Other runs of these tests may sweep at the same time, and be the first.
+            assert not (NAMESPACES / namespace).exists(), f"{namespace} stays: {removed.stderr}"
             break
         for pid in pids:
             try:
@@ -277,7 +279,10 @@ def remove_namespace(namespace: str) -> None:
 def sweep() -> None:
     """Remove what killed runs of these tests left behind."""
     for folder in (NAMESPACES, CONFIGURED):
-        for path in folder.iterdir() if folder.exists() else ():
+        found: list[Path] = []
+        with suppress(FileNotFoundError):
+            found = list(folder.iterdir())
+        for path in found:
             made = MADE.fullmatch(path.name)
             if made and not Path(f"/proc/{made[1]}").exists():
                 remove_namespace(path.name)
