@@ -62,7 +62,7 @@ test: $(READY) page-if-possible ## every test, real processes and installs inclu
 
 # What speaks with the network most, on the loop that programs take where it is installed.
 UVLOOP_TESTS := $(addprefix tests/,gateway/proxy gateway/test_program.py gateway/test_sessions.py gateway/test_turn.py \
-    gateway/test_local.py gpufleet_lib/test_local_stream.py inference/test_streams.py inference/http_service \
+    gateway/test_local.py gpufleet_lib/net/test_local_stream.py inference/test_streams.py inference/http_service \
     inference/predict/test_program.py engine api/test_long_streams.py e2e/test_programs.py)
 
 .PHONY: test-uvloop

@@ -8,7 +8,7 @@ from itertools import islice
 from scheduler.core.scheduling import schedule
 from scheduler.policy.caps import Caps
 from scheduler.policy.node_cache import NodeCache
-from scheduler.policy.order import order_from
+from scheduler.policy.order.page import order_from
 from scheduler.policy.page_reasons import PassReasons
 from scheduler.state.ids import RankKey
 from scheduler.state.records import AttemptPlaced, Record

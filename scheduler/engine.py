@@ -25,7 +25,7 @@ from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
 from .core.early_commands import EarlyCommands, early_signals, early_stops
 from .core.scheduling import schedule
-from .core.turns import settle
+from .core.sessions.turns import settle
 from .policy.forecast import forecasts
 from .policy.node_cache import NodeCache
 from .policy.placement_pass import PlacementPass
@@ -33,7 +33,6 @@ from .ports import AgentLink, Clock, Commit, FinishedQuery, Measures, Store
 from .state import live
 from .state.commands import Command
 from .state.durable import load, turn_over
-from .state.equal_jobs import EqualJobs
 from .state.events import (
     CancelRequested,
     ClockAdvanced,
@@ -45,6 +44,7 @@ from .state.events import (
     SpoolFilled,
 )
 from .state.ids import JobId, NodeName, UserName
+from .state.indexes.equal_jobs import EqualJobs
 from .state.jobs import Job
 from .state.limits import Limits
 from .state.records import Record

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from .ports import Commit
 from .state.durable import Durable
-from .state.equal_jobs import EqualJobs
 from .state.events import ClockAdvanced, Event, InventoryReported, NodeBeat, NodeDisconnected, SchedulerStarted
 from .state.ids import JobId, NodeName, RankKey
+from .state.indexes.equal_jobs import EqualJobs
 from .state.jobs import Items, Job, Tally, live_ranks
 from .state.live import Live
 from .state.nodes import Node, Reachability

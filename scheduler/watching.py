@@ -8,8 +8,8 @@ from itertools import islice
 
 from .engine import Changes
 from .listeners import Listeners, add, drop
-from .state.equal_jobs import EqualJobs
 from .state.ids import JobId, NodeName
+from .state.indexes.equal_jobs import EqualJobs
 from .state.jobs import Job
 from .state.sessions.session import ModelName
 

@@ -13,9 +13,9 @@ from ..policy.backlog import overtaken
 from ..state.attempts import Attempt
 from ..state.commands import Command, TakeBack
 from ..state.ids import DeviceUuid, JobId, NodeName
+from ..state.indexes.slots import is_in_backlog
 from ..state.jobs import Job
 from ..state.records import AttemptAskedBack, Record
-from ..state.slots import is_in_backlog
 from ..state.state import State
 from ..state.units import Instant
 from .decision import NOTHING, Decision

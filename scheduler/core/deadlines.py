@@ -43,11 +43,11 @@ from .decision import Decision, together
 from .gaps import closed_if_over
 from .live_ranks import given_up_at, jobs_on
 from .results import overdue, result_deadlines
-from .serving import renumbered
+from .sessions.serving import renumbered
+from .sessions.turns import on_time, session_deadlines
+from .sessions.workers import serving_deadlines
 from .story import span_text
-from .turns import on_time, session_deadlines
 from .warnings import of_time_limits
-from .workers import serving_deadlines
 
 WAKES_AT_ONCE = 1_000
 """Waiting jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""

@@ -27,13 +27,13 @@ from . import (
     programs,
     results,
     secrets,
-    sessions,
     updating,
 )
 from .decision import NOTHING, Decision, together
 from .dependencies import with_consequences
-from .serving import renumbered
-from .worker_ends import with_worker_ends
+from .sessions.decide import decide_session
+from .sessions.serving import renumbered
+from .sessions.worker_ends import with_worker_ends
 
 
 def step(state: State, event: Event) -> Decision:
@@ -58,7 +58,7 @@ def make_true(state: State, decision: Decision) -> None:
 def decide(state: State, event: Event) -> Decision:
     """What follows from an event. Changes nothing."""
     if isinstance(event, SessionEvent):
-        return sessions.decide_session(state, event)
+        return decide_session(state, event)
     if isinstance(event, GroupEvent):
         return groups.decide_group(state, event)
     match event:

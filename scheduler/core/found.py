@@ -19,10 +19,10 @@ from ..state.commands import Command, KeepAttempt
 from ..state.events import InventoryReported, ReportedExited, ReportedRunning, ReportedStarting, ReportedState
 from ..state.gap import FOUND_MAX, Origin
 from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
+from ..state.indexes.slots import slot_of
 from ..state.jobs import Deferred, Finished, Held, Job, Queued, Running, Starting
 from ..state.records import AttemptEnded, AttemptFound, AttemptGivenUp, JobFound, Record
 from ..state.shares import WHOLE_MILLI
-from ..state.slots import slot_of
 from ..state.specs import Band, JobSpec, Outcome, Resources
 from ..state.state import State
 from ..state.units import Instant

@@ -11,7 +11,6 @@ from ..policy.routing import routed
 from ..state.access import RememberedRequest
 from ..state.attempts import Attempt, RankExit
 from ..state.commands import Command, KillAttempt, SignalAttempt, StopAttempt
-from ..state.equal_jobs import EqualJobs
 from ..state.events import (
     BandRequested,
     CancelRequested,
@@ -25,6 +24,7 @@ from ..state.gap import RELEASED_SPANS_MAX
 from ..state.gpu_choice import without_gpus
 from ..state.groups.group import NO_GROUP, GroupId
 from ..state.ids import JobId, NodeName, UserName
+from ..state.indexes.equal_jobs import EqualJobs
 from ..state.jobs import (
     Deferred,
     Divided,

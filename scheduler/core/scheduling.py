@@ -7,7 +7,7 @@ from gpufleet.jobs.runs import StopCause
 from ..policy.admission import minimum_memory
 from ..policy.backlog import Backlog
 from ..policy.node_cache import NodeCache
-from ..policy.order import queue_order
+from ..policy.order.queue import queue_order
 from ..policy.placement_pass import PlacementPass
 from ..policy.preemption import victims_for
 from ..policy.routing import falling_back

@@ -21,7 +21,7 @@ from ..state.shares import share_text
 from ..state.specs import GpuMode, Outcome
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
 from .group_story import group_sentence, tell_group
-from .session_story import session_sentence, tell_session
+from .sessions.story import session_sentence, tell_session
 
 
 def sentence(record: Record) -> str:

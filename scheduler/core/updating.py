@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..state.commands import Command, SetTimeLimit
-from ..state.equal_jobs import EqualJobs
 from ..state.events import UpdateRequested
 from ..state.ids import NodeName, RankKey
+from ..state.indexes.equal_jobs import EqualJobs
 from ..state.jobs import Job, Running, Starting, Stopping, live_ranks
 from ..state.records import ItemsMoved, ItemsUpdated, JobBandChanged, JobUpdated, Record
 from ..state.specs import JobSpec, is_longer

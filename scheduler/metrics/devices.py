@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from ..engine import Engine
-from ..state.indexes import NodeHold
+from ..state.indexes.indexes import NodeHold
 from ..state.limits import Limits
 from ..state.nodes import Device
 from ..state.shares import WHOLE_MILLI

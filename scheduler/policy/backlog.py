@@ -11,14 +11,14 @@ from itertools import islice
 
 from ..state.attempts import Placement
 from ..state.ids import JobId, NodeName, RankKey
+from ..state.indexes.slots import ClassSlots, SlotClass, goes_on, slot_class
 from ..state.jobs import Job, Running
-from ..state.slots import ClassSlots, SlotClass, goes_on, slot_class
 from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span
 from .fit import NodeView, node_is_asked_for
 from .forecast import expected_run
-from .order import goes_before
+from .order.queue import goes_before
 
 SHORT_RUN = Span(1 * SECOND)
 """A job is short if it is expected to run for this at most, or may not run for longer."""

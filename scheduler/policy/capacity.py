@@ -15,7 +15,7 @@ from .admission import minimum_memory
 from .explain import NEXT_PASS, as_seen_by, begin_text, held_since_a_gap, nodes_text, over_a_cap, why_deferred
 from .fit import Miss, could_ever_hold, devices_that_fit, memory_text
 from .forecast import bound
-from .order import may_go_ahead
+from .order.place import may_go_ahead
 from .owners import as_its_users
 from .page_reasons import PassReasons
 from .placement_pass import PlacementPass

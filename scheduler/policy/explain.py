@@ -15,20 +15,21 @@ from ..state.state import State
 from ..state.units import NEVER, SECOND, Instant
 from .admission import minimum_memory
 from .caps import Caps
-from .exclusive import what_it_waits_for
 from .fit import Miss, NodeView, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
 from .gap import waits_for
 from .nearest import nearest_change
 from .node_cache import NodeCache
-from .order import is_old, jobs_ahead, may_go_ahead, queue_order
+from .order.place import jobs_ahead, may_go_ahead
+from .order.queue import is_old, queue_order
 from .owners import as_its_users
 from .placement_pass import PlacementPass
 from .promises import Promises, about_span
 from .ranges import Range, helps
 from .reservation import ends_if_placed
 from .routing import why_at_once
+from .sessions.exclusive import what_it_waits_for
 
 AHEAD_SHOWN = 20
 USER_CAP = "USER_CAP"

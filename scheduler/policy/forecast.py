@@ -17,8 +17,8 @@ from itertools import count, islice
 
 from ..state.gpu_choice import fallen_back
 from ..state.ids import JobId, NodeName
+from ..state.indexes.lines import Line
 from ..state.jobs import FellBack, Job, Running, Stopping
-from ..state.lines import Line
 from ..state.live import run_key
 from ..state.specs import Asked
 from ..state.state import State
@@ -28,7 +28,7 @@ from .admission import minimum_memory
 from .caps import Caps
 from .fit import NodeView, RankHold, node_views
 from .gangs import could_ever, ranks_of
-from .order import queue_order
+from .order.queue import queue_order
 from .placement_pass import PlacementPass
 from .ranges import Range, Ranges
 from .reservation import START_SPAN, holds_on, let_go, reserve

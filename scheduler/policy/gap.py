@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..state.durable import Durable
-from ..state.equal_jobs import EqualJobs
 from ..state.gap import HistoryGap
 from ..state.ids import JobId, NodeName
+from ..state.indexes.equal_jobs import EqualJobs
 from ..state.jobs import Job
 from ..state.limits import Limits
 from ..state.live import Live

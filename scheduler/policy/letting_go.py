@@ -14,7 +14,7 @@ from ..state.state import State
 from ..state.units import Instant
 from .fit import FreeDevice, NodeView
 from .node_cache import NodeCache
-from .order import queue_order
+from .order.queue import queue_order
 from .owners import as_its_users
 from .placement_pass import PlacementPass
 from .reservation import holds_on

@@ -21,7 +21,8 @@ from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
 from .gangs import could_ever, ranks_of
-from .order import GivenUp, queue_order
+from .order.band import GivenUp
+from .order.queue import queue_order
 from .owners import as_its_users, asked_by
 from .placement_pass import PlacementPass
 

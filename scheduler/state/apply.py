@@ -20,13 +20,13 @@ from .durable import (
     secret_key,
     take_out,
 )
-from .equal_jobs import EqualJobs
 from .gap import HistoryGap
 from .gpu_choice import begun_anew, fallen_back, needing_gpus
 from .groups.applying import apply_group, charge_group
 from .groups.changes import GroupRecord
 from .ids import JobId, NodeName, RankKey
-from .indexes import index, index_equals, unindex_alike
+from .indexes.equal_jobs import EqualJobs
+from .indexes.indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
 from .nodes import Node, approved, resumed, revoked
 from .records import Record

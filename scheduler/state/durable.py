@@ -11,12 +11,12 @@ from typing import Any, assert_never
 
 from .access import Counters, RememberedRequest, Secret, Token, Tokens
 from .attempts import Rank
-from .equal_jobs import EqualJobs, Jobs
 from .gap import HistoryGap
 from .groups.group import GroupId, UserGroup, UserGroups
 from .groups.use import GroupUse, MemberUse
 from .ids import JobId, NodeName, RankKey, SecretKey, SecretName, TokenId, UserName
-from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
+from .indexes.equal_jobs import EqualJobs, Jobs
+from .indexes.indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import Job, Tally
 from .nodes import Node
 from .results import ResultsDue

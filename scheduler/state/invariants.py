@@ -10,14 +10,14 @@ from itertools import pairwise
 
 from .attempts import Attempt
 from .durable import Durable, Entity, EntityKey, load
-from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey
-from .indexes import Indexes, ItemsLive, NodeHold
+from .indexes.equal_jobs import EqualJobs
+from .indexes.indexes import Indexes, ItemsLive, NodeHold
+from .indexes.slots import slot_of
 from .jobs import ATTEMPTS_KEPT, Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, keyed_ranks
 from .live import Live
 from .nodes import Node
 from .shares import WHOLE_MILLI
-from .slots import slot_of
 from .specs import GpuMode
 from .state import State
 from .warnings import DAMAGES_KEPT, WARNINGS_KEPT, WarningKind, is_told

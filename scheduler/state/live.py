@@ -24,6 +24,7 @@ from .attempts import (
 from .durable import Durable
 from .events import Event
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
+from .indexes.slots import is_in_backlog
 from .jobs import Finished, Job, Running, is_being_prepared
 from .limits import Limits
 from .nodes import DeviceSample, HostSample, Reachability
@@ -35,7 +36,6 @@ from .sessions.turns import Turns
 from .sessions.turns import after_record as follow_session
 from .sessions.turns import apply_event as observe_session
 from .sessions.turns import restart as restart_sessions
-from .slots import is_in_backlog
 from .specs import Outcome
 from .time_limits import TimeLimits
 from .units import SECOND, Instant, Span, after

@@ -8,8 +8,8 @@ from sqlalchemy import Row, Table, select
 
 from ..state.access import Counters
 from ..state.durable import Entity
-from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId
+from ..state.indexes.equal_jobs import EqualJobs
 from ..state.jobs import Job, Tally
 from . import reading, schema
 from .codec import Codec

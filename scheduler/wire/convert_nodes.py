@@ -8,7 +8,7 @@ from ..policy.fit import FreeDevice, NodeView, default_min_memory_bytes
 from ..state.durable import Durable
 from ..state.events import NodeRefused
 from ..state.ids import JobId
-from ..state.indexes import NodeHold
+from ..state.indexes.indexes import NodeHold
 from ..state.live import NodeLive
 from ..state.nodes import (
     Device,

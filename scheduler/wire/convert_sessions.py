@@ -9,8 +9,8 @@ from gpufleet.v1 import inference_pb2, job_pb2, sessions_pb2
 from gpufleet.model import KEYS_MAX, PICTURE_BYTES_MAX, TEXTS, media_type_of
 from gpufleet.sessions.inputs import KEY_CHARS_MAX
 
-from ..policy.exclusive import group_of, is_awake, waiting_job, what_it_waits_for, why_asleep
 from ..policy.explain import WaitReason
+from ..policy.sessions.exclusive import group_of, is_awake, waiting_job, what_it_waits_for, why_asleep
 from ..state.durable import Durable
 from ..state.ids import JobId, ModelName
 from ..state.jobs import Deferred, Held, Job, Queued, Stopping

@@ -21,7 +21,7 @@ from gpufleet.errors import Reason
 from gpufleet.jobs.folders import Folder, manifest_of
 from tests.api.asking import forget_node
 from tests.api.calls import METHODS, Caller
-from tests.api.test_own_job import MINE, started
+from tests.api.jobs.test_own_job import MINE, started
 from tests.api.test_own_node import INFO, agent, announcement, forged, joined
 from tests.api.test_privacy import KIND, private
 from tests.api.test_roles import ALLOWED

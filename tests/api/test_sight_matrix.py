@@ -27,7 +27,7 @@ from scheduler.api.roles import ROLES_OF
 from scheduler.api.sight import PRIVATE, PRIVATE_CAPS, SECRET
 from scheduler.state.access import Role
 from tests.api.calls import METHODS, one
-from tests.api.test_folders import RIGHT, folder
+from tests.api.jobs.test_folders import RIGHT, folder
 from tests.api.test_privacy import KIND, private
 from tests.api.test_sight import carries_spec
 from tests.e2e.client import Client, dial, select

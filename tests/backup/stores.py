@@ -20,8 +20,8 @@ from scheduler.state.access import Counters
 from scheduler.state.attempts import OutputStream
 from scheduler.state.audited import AuditedCall, AuditRow
 from scheduler.state.durable import Entity
-from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
+from scheduler.state.indexes.equal_jobs import EqualJobs
 from scheduler.state.jobs import Job, Tally
 from scheduler.store.errors import StoreError
 from scheduler.store.kinds import ENTITY_CLASSES, RECORD_CLASSES

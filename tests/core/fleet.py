@@ -13,7 +13,7 @@ from scheduler.core.deadlines import Wakes, wake_at
 from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
 from scheduler.core.scheduling import schedule
-from scheduler.core.turns import settle
+from scheduler.core.sessions.turns import settle
 from scheduler.policy.caps import Caps
 from scheduler.policy.explain import WaitReason
 from scheduler.policy.node_cache import NodeCache

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from scheduler.state.apply import apply
 from scheduler.state.durable import Durable, load
-from scheduler.state.equal_jobs import EqualJobs, Jobs
 from scheduler.state.ids import JobId, UserName
+from scheduler.state.indexes.equal_jobs import EqualJobs, Jobs
 from scheduler.state.jobs import Finished, Held, Job, Queued
 from scheduler.state.records import JobFinished, JobHeld, JobQueued, JobReleased
 from scheduler.state.specs import Band, JobSpec, Outcome

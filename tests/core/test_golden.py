@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.session_transcript import SessionTranscript
+from tests.core.sessions.session_transcript import SessionTranscript
 from tests.core.transcript import Transcript, run
 
 FOLDER = Path(__file__).parent

@@ -46,10 +46,10 @@ from scheduler.state.sessions.records import SessionRecord
 from scheduler.state.specs import Band
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
 from tests.core.fleet import BEGIN, Fleet, Turn, spec
+from tests.core.sessions.test_programs import announced, joins_as
 from tests.core.test_lineages import origin as origin_of
 from tests.core.test_membership import N1 as N1_JOINED
 from tests.core.test_membership import fleet_with_token, joins
-from tests.core.test_programs import announced, joins_as
 from tests.core.test_properties import OFTEN, STEPS, World
 from tests.core.test_secrets import of
 from tests.core.transcript import Transcript

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy.order import GivenUp, queue_order
+from scheduler.policy.order.band import GivenUp
+from scheduler.policy.order.queue import queue_order
 from scheduler.policy.routing import pattern_for, routed
 from scheduler.state.gpu_choice import begun_anew, fallen_back
 from scheduler.state.ids import UserName

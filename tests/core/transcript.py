@@ -20,11 +20,10 @@ from gpufleet.text.units import parse_size
 from scheduler.core.story import sentence, span_text, tell, tell_command
 from scheduler.policy.capacity import capacity
 from scheduler.policy.explain import explain
-from scheduler.policy.order import queue_order
+from scheduler.policy.order.queue import queue_order
 from scheduler.policy.promises import Promises
 from scheduler.state.access import Role, Token
 from scheduler.state.attempts import OutputStream
-from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.events import (
     BandRequested,
     CancelRequested,
@@ -55,6 +54,7 @@ from scheduler.state.events import (
 from scheduler.state.groups.changes import GroupRemovalRequested, GroupRenameRequested, GroupSetRequested
 from scheduler.state.groups.group import GroupName
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
+from scheduler.state.indexes.equal_jobs import EqualJobs
 from scheduler.state.limits import GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of

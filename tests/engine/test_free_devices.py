@@ -7,7 +7,7 @@ from gpufleet.v1 import node_pb2
 
 from scheduler.policy.explain import explain
 from scheduler.policy.fit import NodeChanges, node_view
-from scheduler.policy.order import queue_order
+from scheduler.policy.order.queue import queue_order
 from scheduler.state.ids import NodeName
 from scheduler.wire.convert_nodes import device_now
 from tests.core.transcript import Transcript

@@ -40,7 +40,7 @@ from scheduler.wire.validate_models import (
     worker_of,
     workers_of,
 )
-from tests.core.session_transcript import SessionTranscript
+from tests.core.sessions.session_transcript import SessionTranscript
 from tests.fields.asked import BASE, ENVIRONMENT, FOLDER, NEEDS, VALUES
 from tests.fields.filled import BEGIN_SECONDS, paths, unheard, unsaid, unsaid_of
 

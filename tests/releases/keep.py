@@ -17,7 +17,7 @@ from typing import Any
 
 from gpufleet.v1 import job_pb2, scheduler_pb2_grpc
 
-from tests.api.people import GatewayStream
+from tests.api.sessions.people import GatewayStream
 from tests.e2e.client import dial
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS, AgentProcess, clean_environment, until

@@ -21,8 +21,9 @@ from scheduler.policy import caps, fit
 from scheduler.series.file import Accounted
 from scheduler.series.history_file import HistoryFile
 from scheduler.series.ledger import Ledger
-from scheduler.state import apply, durable, indexes, invariants, live
+from scheduler.state import apply, durable, invariants, live
 from scheduler.state.events import JobsSubmitted, RankReady
+from scheduler.state.indexes import indexes
 from scheduler.state.jobs import Job, Stopping, rank_keys
 from scheduler.state.records import AttemptEnded
 from scheduler.state.state import State

@@ -14,8 +14,8 @@ from scheduler.outputs.errors import OutputHole
 from scheduler.ports import Commit, FinishedQuery, StoredRecord
 from scheduler.state.attempts import OutputStream
 from scheduler.state.durable import Entity, EntityKey, key_of
-from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
+from scheduler.state.indexes.equal_jobs import EqualJobs
 from scheduler.state.jobs import Finished, Job, Tally, item_ended_together
 from scheduler.state.records import Record
 from scheduler.state.units import Instant

@@ -11,8 +11,8 @@ import pytest
 from inference.core.presence import Presence
 from inference.core.turns import Turns as WorkerTurns
 from scheduler import engine
-from scheduler.core import sessions, turns, worker_seats
-from scheduler.policy.turns import LimitChanges, next_called
+from scheduler.core.sessions import decide, turns, worker_seats
+from scheduler.policy.sessions.turns import LimitChanges, next_called
 from scheduler.state import apply
 from scheduler.state import live as live_state
 from scheduler.state.sessions import records as session_records
@@ -26,13 +26,13 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def the_end_of_an_old_epoch_is_listened_to(plant: pytest.MonkeyPatch) -> None:
     """What an older turn says late ends the one that goes on."""
-    closed = sessions._on_turn_closed
+    closed = decide._on_turn_closed
 
     def careless(state: State, event: TurnClosed) -> Any:
         session = state.durable.sessions.by_id.get(event.session)
         return closed(state, event if session is None else replace(event, epoch=session.epoch))
 
-    plant.setattr(sessions, "_on_turn_closed", careless)
+    plant.setattr(decide, "_on_turn_closed", careless)
 
 
 def a_worker_lets_old_epochs_in(plant: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def a_missed_seat_can_still_be_opened(plant: pytest.MonkeyPatch) -> None:
         return replace(decision, session_commands=kept)
 
     plant.setattr(turns, "_on_turn", silent)
-    plant.setattr(sessions, "_ended_epoch", lambda *arguments: None)
+    plant.setattr(decide, "_ended_epoch", lambda *arguments: None)
 
 
 def the_last_is_called_first(plant: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def a_later_bound_has_no_cause(plant: pytest.MonkeyPatch) -> None:
 
 def an_end_is_not_told(plant: pytest.MonkeyPatch) -> None:
     """A session is over and its page knows nothing of it."""
-    ended = sessions._ended
-    plant.setattr(sessions, "_ended", lambda *arguments: replace(ended(*arguments), session_commands=()))
+    ended = decide._ended
+    plant.setattr(decide, "_ended", lambda *arguments: replace(ended(*arguments), session_commands=()))
 
 
 def who_lost_a_worker_stands_behind(plant: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def nobody_is_waited_for_after_a_start(plant: pytest.MonkeyPatch) -> None:
 
 def an_end_comes_twice_after_a_start(plant: pytest.MonkeyPatch) -> None:
     """Neither a person nor their worker has come back, and each of the two ends the turn."""
-    missing = sessions.without_missing_worker
+    missing = decide.without_missing_worker
     plant.setattr(
         turns, "without_missing_worker", lambda state, at, worker, but: missing(state, at, worker, frozenset())
     )
@@ -156,12 +156,12 @@ def a_worker_that_is_going_is_offered(plant: pytest.MonkeyPatch) -> None:
 
 def to_be_there_is_evidence(plant: pytest.MonkeyPatch) -> None:
     """Whose worker goes down twice is taken for the cause, whatever they did."""
-    without = sessions._to_another_worker
+    without = decide._to_another_worker
 
     def suspecting(state: State, at: Any, session: Session, *why: str) -> Any:
         if session.worker_deaths:
             message = "2 workers went down under this session"
-            return sessions.end_session(state, at, session, EndReason.MODEL_FAILED, message)
+            return decide.end_session(state, at, session, EndReason.MODEL_FAILED, message)
         decision = without(state, at, session, *why)
         records = tuple(
             replace(each, worker_deaths=1) if isinstance(each, session_records.SessionRequeued) else each
@@ -169,7 +169,7 @@ def to_be_there_is_evidence(plant: pytest.MonkeyPatch) -> None:
         )
         return replace(decision, records=records)
 
-    plant.setattr(sessions, "_to_another_worker", suspecting)
+    plant.setattr(decide, "_to_another_worker", suspecting)
 
 
 def a_frame_before_its_stream_starts_no_clock(plant: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scheduler.core.sessions.turns import NEWS_INTERVAL
 from scheduler.core.story import tell
-from scheduler.core.turns import NEWS_INTERVAL
 from scheduler.ports import Commit
 from scheduler.state.durable import Entity, EntityKey
 from scheduler.state.jobs import Stopping

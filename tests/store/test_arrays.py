@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler.ports import Commit, FinishedQuery
-from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, UserName
+from scheduler.state.indexes.equal_jobs import EqualJobs
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Divided, Finished, Items, Job, Queued, Tally, items_alike
 from scheduler.state.records import ItemsFinished, ItemsHeld, JobHeld, Record

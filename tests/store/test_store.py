@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scheduler.core.story import sentence
 from scheduler.ports import Commit, FinishedQuery, Store
 from scheduler.state.durable import Entity, key_of
-from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, UserName
+from scheduler.state.indexes.equal_jobs import EqualJobs
 from scheduler.state.records import JobWarned, NodeForgotten, NodeRegistered, SecretSet, TokenCreated
 from scheduler.state.specs import Outcome
 from scheduler.state.units import Instant

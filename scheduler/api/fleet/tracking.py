@@ -23,7 +23,7 @@ from ...series.queries import HistoryQueries
 from ...state.attempts import Attempt, EndedAttempt, Rank
 from ...state.events import JobsSubmitted, WantedJob
 from ...state.ids import DeviceUuid, NodeName, RankKey
-from ...state.indexes import NodeHold
+from ...state.indexes.indexes import NodeHold
 from ...state.jobs import Job
 from ...state.replies import Submitted
 from ...state.units import DAY, SECOND, Span

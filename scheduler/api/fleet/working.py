@@ -9,7 +9,7 @@ from itertools import islice
 
 from gpufleet.v1 import status_pb2
 
-from ...policy.order import queue_order
+from ...policy.order.queue import queue_order
 from ...state.ids import JobId, UserName
 from ...state.jobs import Job, Running, Stopping
 from ...state.nodes import Node

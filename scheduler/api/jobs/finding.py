@@ -6,7 +6,7 @@ from gpufleet.errors import GpufleetError, Reason
 
 from ...engine import Engine
 from ...policy.explain import why_in_slot
-from ...policy.order import position
+from ...policy.order.place import position
 from ...ports import FinishedQuery
 from ...state.ids import JobId, UserName
 from ...state.jobs import Job, index_of

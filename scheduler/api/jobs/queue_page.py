@@ -15,7 +15,7 @@ from typing import Any
 from gpufleet.v1 import scheduler_pb2
 
 from ...engine import Engine
-from ...policy.order import order_from
+from ...policy.order.page import order_from
 from ...ports import FinishedQuery
 from ...state.durable import Durable
 from ...state.groups.group import GroupId

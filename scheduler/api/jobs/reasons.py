@@ -13,7 +13,7 @@ from ...policy.caps import Caps
 from ...policy.explain import WaitReason, bounds_of, why_deferred
 from ...policy.forecast import FITS_TRIED, Bound, Estimates, estimates
 from ...policy.node_cache import NodeCache
-from ...policy.order import queue_order
+from ...policy.order.queue import queue_order
 from ...policy.page_reasons import PassReasons, passed_without_consequences
 from ...policy.promises import Promises
 from ...state.ids import JobId

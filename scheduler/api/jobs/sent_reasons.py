@@ -16,7 +16,7 @@ from gpufleet.v1 import scheduler_pb2
 from ...engine import PASS_INTERVAL, Engine
 from ...policy.explain import WaitReason
 from ...policy.forecast import Bound, Estimate, Estimates
-from ...policy.order import order_from
+from ...policy.order.page import order_from
 from ...state.ids import JobId
 from ...state.jobs import Job, Queued
 from ...state.units import SECOND, Instant, Span

@@ -12,7 +12,7 @@ from gpufleet.telemetry.traceparent import from_metadata, is_traceparent, new_tr
 
 from ...blobs.store import BlobStore
 from ...policy.explain import foretell
-from ...policy.order import position
+from ...policy.order.place import position
 from ...state.events import JobsSubmitted, WantedJob
 from ...state.ids import JobId
 from ...state.indices import Indices

@@ -11,8 +11,8 @@ from gpufleet.errors import Reason, invalid
 
 from ...clock import is_set_within
 from ...engine import Engine
-from ...state.equal_jobs import EqualJobs
 from ...state.ids import JobId, NodeName
+from ...state.indexes.equal_jobs import EqualJobs
 from ...state.jobs import Finished, Job, index_of
 from ...watching import Change, ChangeHub, Watcher
 from ...wire.convert_jobs import add_times, wait_reason_proto

@@ -16,7 +16,7 @@ from gpufleet.net.tls import OWN_CERTIFICATE_CHARS_MAX, is_certificate
 from gpufleet.security.pass_phrases import CHARS_MAX
 from gpufleet.security.tickets import SECRET_BYTES, hash_place_key, make_place_key
 
-from ...core.worker_seats import WorkerChanges, why_no_bound
+from ...core.sessions.worker_seats import WorkerChanges, why_no_bound
 from ...engine import Engine, StoreAway, TooManyEvents
 from ...policy.owners import asked_by
 from ...policy.routing import lacks_gpu_nodes

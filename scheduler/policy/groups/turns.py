@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...state.durable import Durable
 from ...state.groups.group import NO_GROUP, GroupId
 from ...state.ids import JobId, UserName
-from ...state.lines import Entry, LineOwner, UserLines
+from ...state.indexes.lines import Entry, LineOwner, UserLines
 from ...state.units import MINUTE, SECOND, Instant
 from ...state.usage import GPU_WEIGHT
 
