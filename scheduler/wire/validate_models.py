@@ -152,7 +152,7 @@ def worker_of(model: sessions_pb2.Model, name: ModelName, http: HttpService | No
     spec.name = name
     wanted = wanted_job(spec, "model.worker")
     band = band_of(model.worker.band, "model.worker.band") if model.worker.band else WORKER_BAND
-    # None are named: as many as its GPUs need, see policy/serving.py.
+    # None are named: as many as its GPUs need, see policy/sessions/serving.py.
     resources = replace(wanted.spec.resources, cpus=model.worker.cpus)
     return replace(wanted.spec, resources=resources, serves=name, trace_context=""), band
 

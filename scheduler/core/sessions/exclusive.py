@@ -1,7 +1,7 @@
 """Programs of an exclusive group: which one goes to sleep for another one, and when that is looked at again.
 
 A program sleeps while it has no replica. One for which requests wait, and whose replica finds no room, gets that of the
-least recently used ones of its group. The choice: policy/exclusive.py. Rule: docs/rules/sessions.md 3.15.
+least recently used ones of its group. The choice: policy/sessions/exclusive.py. Rule: docs/rules/sessions.md 3.15.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
