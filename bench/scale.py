@@ -106,7 +106,7 @@ def _heartbeats(folder: Path, count: int, queued: int) -> list[Row]:
         time.sleep(HEARD_SECONDS)  # what fits is placed meanwhile
         shares.append(_share_of_a_core(fleet))
     return [
-        Row(f"{count:,} agents beat every 2 s, nothing queued", shares[0], "% of a core", 60, TARGET),
+        Row(f"{count:,} agents beat every 2 s, nothing queued", shares[0], "% of a core", 20, TARGET),
         Row(f"{count:,} agents beat every 2 s, {queued:,} queued", shares[1], "% of a core"),
     ]
 
