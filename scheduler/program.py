@@ -43,7 +43,7 @@ from .leading.opening import Opened, open_at_once
 from .leading.shown import shown_runs
 from .leading.starting import reload_settings
 from .links import Links
-from .logins.looking_after import look_after_logins
+from .logins.looking_after import end_lost_logins, look_after_logins
 from .logins.ways import Ways
 from .metrics.door import MetricsOutlet
 from .metrics.measures import EngineMeasures
@@ -400,6 +400,8 @@ class Program:
             log.info("token made", extra=fields(file=file))
         if made and (context := make_first_context(self._data, listens_at, self._settings.now.tls.cert_file)):
             log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
+        # The settings, or the file of users, may have changed while nobody served.
+        await end_lost_logins(self._engine, self._ways)
         # From here on somebody may be told of what is stored.
         self._note_store()
         await self._server.start()

@@ -19,13 +19,10 @@ BY = UserName("scheduler")
 
 
 async def look_after_logins(engine: Engine, ways: Ways) -> None:
-    """Look until cancelled, from the start on: the file may have changed while nobody served."""
+    """Look again and again until cancelled; the first time is before the scheduler serves, by `end_lost_logins`."""
     while True:
-        try:
-            await end_lost_logins(engine, ways)
-        except (StoreAway, TooManyEvents) as problem:
-            log.warning("logins could not be ended; it is tried again", extra=fields(why=str(problem)))
         await asyncio.sleep(LOOK_S)
+        await end_lost_logins(engine, ways)
 
 
 async def end_lost_logins(engine: Engine, ways: Ways) -> None:
@@ -33,4 +30,8 @@ async def end_lost_logins(engine: Engine, ways: Ways) -> None:
     for token in list(engine.view.durable.tokens.values()):
         if token.login and token.revoked_at is None and not ways.still_holds(token):
             log.info("a login was ended", extra=fields(user=token.user, token=token.id, why="its user is not known"))
-            await engine.request(RevokeRequested(at=engine.now(), by=BY, token=token.id))
+            try:
+                await engine.request(RevokeRequested(at=engine.now(), by=BY, token=token.id))
+            except (StoreAway, TooManyEvents) as problem:
+                log.warning("logins could not be ended; it is tried again", extra=fields(why=str(problem)))
+                return

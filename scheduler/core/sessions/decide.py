@@ -314,8 +314,11 @@ def _ended(state: State, at: Instant, session: Session, reason: EndReason, messa
 
 
 def _on_worker_joined(state: State, event: events.WorkerJoined) -> Decision:
-    """A worker that was started by hand serves its model with that, if nobody else does."""
-    if event.model in state.durable.models:
+    """A worker that was started by hand serves its model with that, if nobody else does.
+
+    One that the fleet started, and whose model is not there, comes just as that was stopped: its job is being ended.
+    """
+    if event.job is not None or event.model in state.durable.models:
         return NOTHING
     model = Model(name=event.model, owner=event.by)
     served = replace(model, limits=numbers_of(state.limits, model))
