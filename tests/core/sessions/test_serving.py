@@ -257,10 +257,30 @@ class Served:
 
     def stop_and_serve(self) -> None:
         name = self.random.choice(sorted(self.models))
+        starting = [job for job in self.active() if job.spec.serves == name and job.id not in self.workers]
         if name in self.fleet.state.durable.models:
             self.do(StopModelRequested(at=self.now, model=name, by=ALICE))
+            for job in starting:
+                self._come_too_late(job)
+            assert name not in self.fleet.state.durable.models, "it was stopped, and is served"
         self.models[name] = self.random.choice([(0, 2), (1, 3), (2, 2)])
         self.serve(name)
+
+    def _come_too_late(self, job: Job) -> None:
+        """A worker whose model has just been stopped says that it is there, and goes."""
+        self.streams += 1
+        worker = WorkerId(f"late{job.id}")
+        joined = WorkerJoined(
+            at=self.now,
+            worker=worker,
+            model=job.spec.serves,
+            endpoint="h:1",
+            stream=self.streams,
+            by=ALICE,
+            job=job.id,
+        )
+        self.do(joined)
+        self.do(WorkerLost(at=self.now, worker=worker, stream=self.streams))
 
     def update(self) -> None:
         """A model is served otherwise, as before, or as before that."""
