@@ -162,11 +162,15 @@ class Duties:
         return (*actions, *self._finish(key))
 
     def held_too_long(self, held: Prepared | InBacklog) -> tuple[Action, ...]:
-        """The time of a rank that is held is over; nothing happens if it was started, given up or renewed meanwhile."""
-        if self.inventory[held.key] is not held:
-            return ()
-        if isinstance(held, InBacklog):
+        """The time of a rank that is held is over; nothing happens if it was started, given up or renewed meanwhile.
+
+        One in the backlog keeps its time, whatever becomes of its limits.
+        """
+        entry = self.inventory[held.key]
+        if isinstance(entry, InBacklog):
             return tuple(self._hand_back(held.key, "what is before it in its slot runs for longer than was expected"))
+        if entry is not held:
+            return ()
         self.inventory.drop(held.key)
         return (LetGo(held.key),)
 
@@ -276,7 +280,9 @@ class Duties:
         if not is_prepare:
             self._slots.enter(launch.slot or launch.key, launch.key)
             if not self._slots.is_first(launch.key):
-                return self._keep_in_backlog(InBacklog(launch, order.heartbeat_sent_us))
+                waits = InBacklog(launch, order.heartbeat_sent_us)
+                self.inventory.take(waits)
+                return [Hold(waits)]
         self.inventory.take(Checking(launch.key, launch.process.limits.time_limit_us))
         return [CheckNode(launch, is_prepare)]
 
@@ -326,7 +332,8 @@ class Duties:
             return [Hold(renewed)]
         if isinstance(entry, InBacklog):
             limits = replace(entry.launch.process.limits, time_limit_us=limit_us)
-            return self._keep_in_backlog(replace(entry, launch=entry.launch.within(limits)))
+            self.inventory.take(replace(entry, launch=entry.launch.within(limits)))
+            return []
         is_live = isinstance(entry, AttemptView) and entry.phase.is_live
         return [LimitProcess(key, limit_us)] if is_live else []
 
@@ -372,10 +379,6 @@ class Duties:
         return [Tell(refused), *self._leave(key)]
 
     # --- slots
-
-    def _keep_in_backlog(self, entry: InBacklog) -> list[Action]:
-        self.inventory.take(entry)
-        return [Hold(entry)]
 
     def _hand_back(self, key: RankKey, sentence: str) -> list[Action]:
         return [*_let_go(self.inventory[key]), *self._refuse(key, NotLaunched.TAKEN_BACK, sentence)]

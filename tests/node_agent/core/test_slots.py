@@ -271,10 +271,9 @@ def test_a_signal_to_one_that_waits_goes_nowhere() -> None:
 
 def test_a_time_limit_of_one_that_waits_is_told_and_used_at_its_start() -> None:
     duties = with_backlog(B, C)
-    hold, done = duties.order(order(SetTimeLimit(B, 60_000_000)))
-    assert isinstance(hold, Hold) and done == CarriedOut(RECEIPT)
+    assert duties.order(order(SetTimeLimit(B, 60_000_000))) == (CarriedOut(RECEIPT),)
     waits = duties.inventory[B]
-    assert isinstance(waits, InBacklog) and waits is hold.held
+    assert isinstance(waits, InBacklog)
     assert waits.launch.process.limits.time_limit_us == 60_000_000
     assert next_in(duties.changed(A, END)) == [B], "it kept its place"
     duties.next_begun(B, None)
@@ -321,6 +320,7 @@ def test_one_that_waits_for_too_long_is_handed_back_unless_its_turn_has_come() -
     duties = with_backlog(B, C)
     first, second = duties.inventory[B], duties.inventory[C]
     assert isinstance(first, InBacklog) and isinstance(second, InBacklog)
+    duties.order(order(SetTimeLimit(B, 60_000_000)))  # its time goes on
     actions = duties.held_too_long(first)
     assert (actions[0], refusals_in(actions), next_in(actions)) == (LetGo(B), {B: "TAKEN_BACK"}, [])
     assert duties.held_too_long(first) == ()
