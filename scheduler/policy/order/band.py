@@ -210,4 +210,5 @@ def _is_given_up(durable: Durable, owner: LineOwner, asked: Asked, array: JobId 
 
 
 def count_jobs(lines: BandLines) -> int:
+    """How many jobs wait in a band."""
     return sum(len(line) for of_user in lines.values() for line in of_user.values())
