@@ -43,7 +43,7 @@ from .leading.opening import Opened, open_at_once
 from .leading.shown import shown_runs
 from .leading.starting import reload_settings
 from .links import Links
-from .logins.looking_after import end_lost_logins, look_after_logins
+from .logins.looking_after import FIRST_LOOK_S_MAX, look_after_logins
 from .logins.ways import Ways
 from .metrics.door import MetricsOutlet
 from .metrics.measures import EngineMeasures
@@ -242,6 +242,7 @@ class Program:
         channels, tunnels = Channels(self._links), Tunnels(self._links)
         box.check(self._engine.view.durable.secrets.values())
         self._ways = Ways(settings.now.login, settings.now.oidc, lambda: wall_time() / 1e6, time.monotonic)
+        self._logins_looked = asyncio.Event()
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
         self._metrics = MetricsOutlet(
             settings.now, self._engine, metrics, authenticator, self._audit, facts.file_store_error
@@ -350,7 +351,7 @@ class Program:
             asyncio.create_task(self._visits.run(), name="visits"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
             asyncio.create_task(self._metrics.run(), name="metrics"),
-            asyncio.create_task(look_after_logins(self._engine, self._ways), name="logins"),
+            asyncio.create_task(look_after_logins(self._engine, self._ways, self._logins_looked), name="logins"),
             asyncio.create_task(self._audit.run(), name="audit"),
             asyncio.create_task(self._memory.run(self._known_store), name="known-store"),
         ]
@@ -401,7 +402,9 @@ class Program:
         if made and (context := make_first_context(self._data, listens_at, self._settings.now.tls.cert_file)):
             log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
         # The settings, or the file of users, may have changed while nobody served.
-        await end_lost_logins(self._engine, self._ways)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S_MAX):
+                await self._logins_looked.wait()
         # From here on somebody may be told of what is stored.
         self._note_store()
         await self._server.start()

@@ -15,14 +15,18 @@ log = logging.getLogger(__name__)
 LOOK_S = 2.0
 """How often the file is looked at: what changed in it ends logins within this."""
 
+FIRST_LOOK_S_MAX = 5.0
+"""How long a start waits for the first look, before it serves: ending a login takes a commit, and a store may hang."""
+
 BY = UserName("scheduler")
 
 
-async def look_after_logins(engine: Engine, ways: Ways) -> None:
-    """Look again and again until cancelled; the first time is before the scheduler serves, by `end_lost_logins`."""
+async def look_after_logins(engine: Engine, ways: Ways, looked: asyncio.Event) -> None:
+    """Look until cancelled, from the start on: the file may have changed while nobody served. `looked`: once it has."""
     while True:
-        await asyncio.sleep(LOOK_S)
         await end_lost_logins(engine, ways)
+        looked.set()
+        await asyncio.sleep(LOOK_S)
 
 
 async def end_lost_logins(engine: Engine, ways: Ways) -> None:

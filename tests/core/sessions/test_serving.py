@@ -181,23 +181,24 @@ class Served:
             if job.spec.argv[1] == BROKEN:
                 self.exit(self._key(job.id), RankExit(exit=ExitCode(code=1), reason="EXITED"))
                 return
-            self.streams += 1
             assert job.attempt is not None
-            worker = WorkerId(f"w{job.id}.{job.attempt.number}")
-            self.workers[job.id] = (worker, self.streams)
-            self.do(
-                WorkerJoined(
-                    at=self.now,
-                    worker=worker,
-                    model=job.spec.serves,
-                    endpoint="h:1",
-                    stream=self.streams,
-                    by=ALICE,
-                    job=job.id,
-                )
-            )
+            self._begin_stream(job, WorkerId(f"w{job.id}.{job.attempt.number}"))
             self.report(job.id)
             return
+
+    def _begin_stream(self, job: Job, worker: WorkerId) -> None:
+        self.streams += 1
+        self.workers[job.id] = (worker, self.streams)
+        joined = WorkerJoined(
+            at=self.now,
+            worker=worker,
+            model=job.spec.serves,
+            endpoint="h:1",
+            stream=self.streams,
+            by=ALICE,
+            job=job.id,
+        )
+        self.do(joined)
 
     def report(self, job: JobId) -> None:
         """It lists who has a seat on it: each is there and does something."""
@@ -260,27 +261,12 @@ class Served:
         starting = [job for job in self.active() if job.spec.serves == name and job.id not in self.workers]
         if name in self.fleet.state.durable.models:
             self.do(StopModelRequested(at=self.now, model=name, by=ALICE))
-            for job in starting:
-                self._come_too_late(job)
+            for job in starting:  # it says that it is there only now, and goes
+                self._begin_stream(job, WorkerId(f"late{job.id}"))
+                self.lose(job.id)
             assert name not in self.fleet.state.durable.models, "it was stopped, and is served"
         self.models[name] = self.random.choice([(0, 2), (1, 3), (2, 2)])
         self.serve(name)
-
-    def _come_too_late(self, job: Job) -> None:
-        """A worker whose model has just been stopped says that it is there, and goes."""
-        self.streams += 1
-        worker = WorkerId(f"late{job.id}")
-        joined = WorkerJoined(
-            at=self.now,
-            worker=worker,
-            model=job.spec.serves,
-            endpoint="h:1",
-            stream=self.streams,
-            by=ALICE,
-            job=job.id,
-        )
-        self.do(joined)
-        self.do(WorkerLost(at=self.now, worker=worker, stream=self.streams))
 
     def update(self) -> None:
         """A model is served otherwise, as before, or as before that."""
