@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 import gpufleet.host.grpc_forks  # noqa: F401  (some tests fork, in a process in which others have spoken gRPC)
 from gpufleet.host.event_loop import ASYNCIO, EVENT_LOOP_VARIABLE, UVLOOP, run
 from gpufleet.runtimes.probe import TELEMETRY_VARIABLE
+from tests.fork_server import starting
 from tests.ignored_signals import reset_ignored_signals
 from tests.leaks import MARK, POLL_SECONDS, Allowed, Leaks, Session, Snapshot, kill, settled, since
 
@@ -96,6 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(TELEMETRY_VARIABLE, "1")  # no test tells anybody, nor keeps a file open for that
     if _runs_tests(config):
         reset_ignored_signals()
+        starting.install()
 
 
 def _runs_tests(config: pytest.Config) -> bool:
@@ -140,12 +142,20 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test that is marked `by_exec` start its programs as users do, without the fork server."""
+    with starting.without_hook() if item.get_closest_marker("by_exec") else nullcontext():
+        return (yield)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """This session's identity; made first and ended last, it sees what all other fixtures left."""
     session = Session(os.environ[MARK], tmp_path_factory.getbasetemp())
     before = Snapshot.take()
     yield session
+    starting.servers.close()
     if processes := settled(before, session, Allowed()).processes:
         kill(processes)
         pytest.fail("the session's fixtures left behind:\n" + str(Leaks(processes=processes)), pytrace=False)

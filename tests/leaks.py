@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.fork_server import starting
+
 MARK = "GPUFLEET_TEST_SESSION"
 # How long the ends of what a test stopped may take: threads unwind, the kernel reaps.
 SETTLE_SECONDS = 30.0
@@ -184,9 +186,12 @@ def since(before: Snapshot, session: Session, allowed: Allowed) -> Leaks:
     files = {
         number: target
         for number, target in open_files().items()
-        if before.files.get(number) != target and (number, target) not in allowed.files
+        if before.files.get(number) != target
+        and (number, target) not in allowed.files
+        and number not in starting.servers.descriptors()
     }
-    lasting = before.pids | {process.pid for process in allowed.processes}
+    # What a fork server starts is a child of this process; the server itself stays.
+    lasting = before.pids | {process.pid for process in allowed.processes} | starting.servers.pids()
     processes = [
         process
         for pid in sorted(all_pids() - lasting)

@@ -70,6 +70,12 @@ LEAKS = {
     "sleep 60": """
     subprocess.run(["sh", "-c", "setsid sleep 60 >&2 &"])
 """,
+    # By the fork server.
+    "gpufleet.scheduler": """
+    command = [sys.executable, "-P", "-m", "gpufleet.scheduler", "--port", "0", "--data", str(tmp_path / "data")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process.returncode = 0
+""",
     # With an environment of its own, in a directory of the test.
     "sleep 61": """
     subprocess.run(["sh", "-c", "setsid sleep 61 >&2 &"], env={}, cwd=tmp_path)

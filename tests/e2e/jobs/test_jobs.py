@@ -218,7 +218,7 @@ async def test_a_name_that_two_jobs_have_is_no_selector(person: Client) -> None:
 
 async def test_a_thousand_equal_jobs_are_one_submit_and_all_run(fleet: Fleet, admin: Client) -> None:
     await fleet.add_node("n1", "--cpus", "16")
-    answer = await admin.submit_specs([admin.spec("sh", "-c", "echo $GPUFLEET_JOB_ID")], count=300)
+    answer = await admin.submit_specs([admin.spec("sh", "-c", "echo $GPUFLEET_JOB_ID | tee -a runs")], count=300)
     assert answer.count == 300
 
     async def are_done() -> bool:
@@ -230,7 +230,8 @@ async def test_a_thousand_equal_jobs_are_one_submit_and_all_run(fleet: Fleet, ad
     ended = {job.id: job for job in listed.jobs}
     assert sorted(ended) == list(range(answer.first_job_id, answer.first_job_id + 300))
     assert {job.state for job in ended.values()} == {job_pb2.JOB_STATE_SUCCEEDED}
-    assert {job.attempt_count for job in ended.values()} == {1}
+    # On a busy machine one may wait on its node too long and be placed once more, but each runs once.
+    assert sorted(map(int, (fleet.work / "runs").read_text().split())) == sorted(ended)
     for job_id in list(ended)[::37]:
         assert await admin.stdout(job_id) == b"%d\n" % job_id
 
