@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 import gpufleet.host.grpc_forks  # noqa: F401  (some tests fork, in a process in which others have spoken gRPC)
 from gpufleet.host.event_loop import ASYNCIO, EVENT_LOOP_VARIABLE, UVLOOP, run
@@ -20,6 +19,9 @@ from gpufleet.runtimes.probe import TELEMETRY_VARIABLE
 from tests.fork_server import starting
 from tests.ignored_signals import reset_ignored_signals
 from tests.leaks import MARK, POLL_SECONDS, Allowed, Leaks, Session, Snapshot, kill, settled, since
+from tests.rings import choosing
+from tests.rings.areas import AREAS, PURE
+from tests.rings.cost import Meter, Sums
 
 # With CI=true a skip whose reason names one of these is a failure: a green run must mean that it ran. CI_LACKS names
 # those that a distribution does not have.
@@ -47,10 +49,6 @@ CI_MUST_HAVE = (
 TASKS_SETTLE_SECONDS = 30.0
 # How long its loop then stays for what gRPC has for it, where gRPC's thread is still there.
 GRPC_SETTLE_SECONDS = 5.0
-
-# How long an example takes says how busy the machine is, and nothing about the code.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 LongLived = Callable[[str], AbstractContextManager[None]]
 
@@ -85,8 +83,10 @@ class NamesFailures:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Mark this session's processes, at the first moment there can be any."""
+    choosing.load_profile(config.getoption("ring"))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(NamesFailures(config))
+        config.pluginmanager.register(Sums(AREAS, enforces=config.getoption("within_budget")))
     os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
     # Both loops are there: a run says which one its tests and its programs have (make test-uvloop).
     if os.environ.setdefault(EVENT_LOOP_VARIABLE, ASYNCIO) == UVLOOP:
@@ -96,6 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["GPUCTL_AGENT_ISOLATION_USERS"] = "shared"
     os.environ.setdefault(TELEMETRY_VARIABLE, "1")  # no test tells anybody, nor keeps a file open for that
     if _runs_tests(config):
+        config.pluginmanager.register(Meter())
         reset_ignored_signals()
         starting.install()
 
@@ -105,35 +106,16 @@ def _runs_tests(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
 
 
-LONG_FILES = (
-    "tests/drills/upgrades/test_upgrade_drill.py",
-    "tests/drills/test_drill.py",
-    "tests/leading/test_patroni.py",
-    "tests/containers/test_container_files.py",
-    "tests/simulation/test_simulation.py",
-    "tests/e2e/faults/test_faults.py",
-    "tests/simulation/test_sessions_simulation.py",
-    "tests/e2e/test_programs.py",
-    "tests/several_nodes/test_gangs.py",
-    "tests/cli/local/test_up.py",
-    "tests/e2e/faults/test_driver_trouble.py",
-    "tests/e2e/faults/test_full_disks.py",
-    "tests/fuzz/test_fuzz.py",
-    "tests/several_nodes/test_nodes.py",
-    "tests/several_nodes/test_doctor.py",
-    "tests/e2e/tracking/test_tracking.py",
-    "tests/e2e/output/test_terminals.py",
-    "tests/node_agent/test_agent.py",
-    "tests/e2e/faults/test_postgres.py",
-)
-"""Files that take longest, the longest first: they are begun first, so that none is left to the end alone."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options by which the Makefile chooses a ring of tests."""
+    choosing.add_options(parser)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; the others stay in their order."""
-    place = {name: number for number, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tests of the ring, long files first; the others stay in their order."""
+    choosing.select(config, items)
+    choosing.order(items)
 
 
 def pytest_collection_finish() -> None:
@@ -187,9 +169,12 @@ def long_lived(_session: Session, _allowed: Allowed) -> LongLived:
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing(_session: Session, _allowed: Allowed) -> Iterator[None]:
-    """Fail a test that leaves threads, file descriptors or processes; the processes are then killed."""
-    before = Snapshot.take()
+def _leaves_nothing(request: pytest.FixtureRequest, _session: Session, _allowed: Allowed) -> Iterator[None]:
+    """Fail a test that leaves threads, file descriptors or processes; the processes are then killed.
+
+    To look through all processes takes longer than a pure test, which starts none.
+    """
+    before = Snapshot.take(has_processes=not PURE.has(request.node.nodeid))
     yield
     if leaks := settled(before, _session, _allowed):
         kill(leaks.processes)

@@ -137,11 +137,13 @@ class Snapshot:
 
     threads: frozenset[threading.Thread]
     files: dict[int, str]
-    pids: frozenset[int]
+    pids: frozenset[int] | None
+    """None where nobody looks for processes."""
 
     @classmethod
-    def take(cls) -> Snapshot:
-        return cls(frozenset(threading.enumerate()), open_files(), all_pids())
+    def take(cls, *, has_processes: bool = True) -> Snapshot:
+        pids = all_pids() if has_processes else None
+        return cls(frozenset(threading.enumerate()), open_files(), pids)
 
 
 @dataclass(slots=True)
@@ -190,6 +192,8 @@ def since(before: Snapshot, session: Session, allowed: Allowed) -> Leaks:
         and (number, target) not in allowed.files
         and number not in starting.servers.descriptors()
     }
+    if before.pids is None:
+        return Leaks(threads, files)
     # What a fork server starts is a child of this process; the server itself stays.
     lasting = before.pids | {process.pid for process in allowed.processes} | starting.servers.pids()
     processes = [

@@ -7,6 +7,9 @@ module as `python -m` does. Requests come one at a time; the answer is the pid. 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import errno
 import gc
 import importlib
 import importlib.util
@@ -16,6 +19,7 @@ import pkgutil
 import runpy
 import socket
 import sys
+import threading
 from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (pathlib is what a program may not have)
@@ -48,7 +52,7 @@ def main() -> None:
         request = json.loads(_received(connection, int.from_bytes(header, "big")))
         try:
             _import_program(request["module"])
-            pid = image.fork_sibling(thread_ids)
+            pid = image.fork_sibling(thread_ids) if _has_one_thread() else -errno.EDEADLK
         except OSError as problem:
             pid = -(problem.errno or 1)
         if pid == 0:
@@ -57,6 +61,11 @@ def main() -> None:
         for number in descriptors:
             os.close(number)
         connection.sendall(pid.to_bytes(HEADER_BYTES, "big", signed=True))
+
+
+def _has_one_thread() -> bool:
+    """Whether no library has started a thread, which a child would wait for in vain."""
+    return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 
 
 def _process_image() -> Any:
@@ -117,6 +126,7 @@ def _become(image: Any, request: dict[str, Any], descriptors: list[int]) -> None
     image.set_environment(request["variables"])
     image.set_strings(request["words"], request["variables"])
     image.open_streams()
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     sys.orig_argv[:] = request["words"]
     sys.argv[:] = ["-m", *request["arguments"]]
     sys.modules["__main__"] = type(sys)("__main__")
@@ -127,8 +137,36 @@ def _become(image: Any, request: dict[str, Any], descriptors: list[int]) -> None
 
 _module = ""
 
+
+def _run(module: str) -> int:
+    """Run a module by the function that `python -m` uses; answer the exit code.
+
+    KeyboardInterrupt goes on to the interpreter, which ends itself by SIGINT.
+    """
+    try:
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+        return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end(code: int) -> None:
+    """End as the interpreter does, but leave the memory as it is: to clear modules would copy each of its pages."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     main()
     if _module:
-        # The function by which the interpreter itself runs `-m`; its end is the end of the interpreter.
-        runpy._run_module_as_main(_module)  # type: ignore[attr-defined]
+        _end(_run(_module))

@@ -39,6 +39,9 @@ OF_LIBRARIES = ("OPENBLAS_", "OMP_", "MKL_", "GRPC_", "OPENSSL_", "SSL_")
 READ_AT_START = (*OF_THE_INTERPRETER, *OF_LIBRARIES)
 """Variables that the interpreter, the C library, NumPy or gRPC read once: a start with other values is an exec."""
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""For the server: NumPy's BLAS starts threads when it is imported, and no thread survives a fork."""
+
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
@@ -49,7 +52,13 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", str(Path(__file__).with_name("server.py")), str(theirs.fileno())]
         with theirs:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), cwd="/")
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                cwd="/",
+                env={**os.environ, **ONE_THREAD},
+            )
         self._socket = ours
         self._socket.settimeout(START_S_MAX)
         self.read_at_start = read_at_start(os.environ)
