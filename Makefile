@@ -52,13 +52,18 @@ up: $(READY) page-if-possible ## start a scheduler and an agent on this machine,
 demo: $(READY) page-if-possible ## start everything on this machine, run a real training job, stop everything
 	BIN=$(abspath $(BIN)) docs/examples/demo.sh
 
-# Much of a test's time is waiting: two processes more than there are cores. Whole files go to a process, so that fixtures
-# of a file are made once, and the longest files first (LONG_FILES in tests/conftest.py).
+# Much of a test's time is waiting: more processes than cores. Idle processes take whole files, so that fixtures of a file
+# are made once, and those with the most slow tests first. Which test is in which ring: tests/rings.
 TEST_PROCESSES ?= $(shell echo $$(($$(nproc) + 2)))
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(READY) page-if-possible ## every test, real processes and installs included; ARGS="-k words" for some
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) page-if-possible ## all that a change can break, in a CPU budget; ARGS="-k words" for some
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(BY_FILE) --ring test $(if $(ARGS),,--within-budget) $(ARGS)
+
+.PHONY: nightly
+nightly: $(READY) page-if-possible ## what takes long: all seeds, drills, upgrades, containers; PART=0 to 3 for a quarter
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(BY_FILE) --ring nightly $(if $(PART),--part $(PART)) $(ARGS)
 
 # What speaks with the network most, on the loop that programs take where it is installed.
 UVLOOP_TESTS := $(addprefix tests/,gateway/proxy gateway/test_program.py gateway/test_sessions.py gateway/test_turn.py \
@@ -67,7 +72,7 @@ UVLOOP_TESTS := $(addprefix tests/,gateway/proxy gateway/test_program.py gateway
 
 .PHONY: test-uvloop
 test-uvloop: $(READY) ## a part of the tests with programs on uvloop; the others run on asyncio
-	GPUFLEET_EVENT_LOOP=uvloop $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile $(UVLOOP_TESTS) $(ARGS)
+	GPUFLEET_EVENT_LOOP=uvloop $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) $(BY_FILE) --ring test $(UVLOOP_TESTS) $(ARGS)
 
 # The pure rings and what holds the house together: values, decisions, the stored format, fields, words, rules.
 FAST_TESTS := tests/core tests/node_agent/core tests/engine tests/fields tests/gpufleet_lib tests/series tests/rules \
@@ -76,8 +81,8 @@ FAST_TESTS := tests/core tests/node_agent/core tests/engine tests/fields tests/g
     $(addprefix tests/cli/,jobs/test_queue_words.py test_conventions.py submitting/test_job_spec.py test_commands.py)
 
 .PHONY: test-fast
-test-fast: $(READY) ## within a minute: what is pure, the stored format, fields, rules; the default while working
-	$(BIN)/python -m pytest -q -n $(shell nproc) --dist loadfile -m "not slow and not postgres" $(FAST_TESTS) $(ARGS)
+test-fast: $(READY) ## within 45 s: what is pure, the stored format, fields, rules; the default while working
+	$(BIN)/python -m pytest -q -n $(shell nproc) --dist loadfile --ring fast -m "not slow and not postgres" $(FAST_TESTS) $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## measure against floors of the same run; ARGS="--only path --jobs 500" for a part

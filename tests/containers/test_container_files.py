@@ -17,7 +17,7 @@ from tests.containers.shell import PodmanShell, podman_shell
 from tests.packaging.installing import build_wheel, copy_tree
 from tests.packaging.source_tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 DEPLOY = ROOT / "deploy"
 PAGE = ROOT / "docs" / "install.md"

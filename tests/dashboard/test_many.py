@@ -15,7 +15,7 @@ from tests.dashboard.house import House, Visitor
 from tests.e2e.processes import until
 from tests.gateway.stage import Side
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 NODES, GPUS = 125, 1_000
 

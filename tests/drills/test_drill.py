@@ -17,6 +17,7 @@ SECONDS = 90.0
 
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_drill_of_all_faults_breaks_no_rule(network: Network, tmp_path: Path) -> None:
     try:
         check_permitted()

@@ -36,6 +36,7 @@ def _calm() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_calm")
 async def test_no_message_that_nobody_should_send_breaks_anything(tmp_path: Path) -> None:
     report = await fuzz(Order(seed=SEED, messages=MESSAGES), tmp_path / "fleet")

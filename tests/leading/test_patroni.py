@@ -24,7 +24,7 @@ from tests.leading.pair import PATIENT
 from tests.ports import kept_port
 from tests.store.postgres_server import needed_programs, unprivileged_account
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.postgres, pytest.mark.slow]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "patroni.md").read_text()
 PROGRAMS = {"etcd": "etcd-server", "patroni": "patroni", "patronictl": "patroni", "psql": "postgresql-client"}

@@ -13,7 +13,7 @@ from tests.packaging.installing import BUILD, Install, build_wheel, built_files,
 from tests.packaging.source_tree import PROGRAMS, ROOT, tracked_files
 from tests.packaging.test_package_list import FOLDERS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 # gpuctl leaves by os._exit to save time; here it must come back and tell what it loaded.
 RUN_PROGRAM = """

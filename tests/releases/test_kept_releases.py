@@ -21,7 +21,7 @@ from tests.releases.kept import Release, answered_calls, data_of, path_of, relea
 from tests.releases.old_agent import HEARTBEAT, OldAgent
 from tests.releases.wire import DOWN, UP, Recorder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 STATES = {
     "ended": job_pb2.JOB_STATE_SUCCEEDED,

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,16 +29,18 @@ tests.conftest.TASKS_SETTLE_SECONDS = 0.5
 """
 
 
-def run_inner(tmp_path: Path, body: str, **environment: str) -> str:
-    """Run `body` as a test file under this repository's conftest in a session of its own; its output."""
+def run_inner(
+    tmp_path: Path, body: str, *, arguments: Sequence[str] = (), conftest: str = INNER_CONFTEST, **environment: str
+) -> str:
+    """Run `body` as a test file under this repository's conftest in a session of its own; its output and exit code."""
     folder = tmp_path / "inner"
     folder.mkdir()
-    (folder / "conftest.py").write_text(INNER_CONFTEST)
+    (folder / "conftest.py").write_text(conftest)
     (folder / "test_inner.py").write_text(
         "import asyncio, os, pytest, socket, subprocess, sys, threading, time\n" + body
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    command += [f"--rootdir={folder}", f"--basetemp={tmp_path / 'base'}", str(folder)]
+    command += [f"--rootdir={folder}", f"--basetemp={tmp_path / 'base'}", str(folder), *arguments]
     result = subprocess.run(
         command,
         cwd=ROOT,
@@ -46,7 +49,7 @@ def run_inner(tmp_path: Path, body: str, **environment: str) -> str:
         text=True,
         check=False,
     )
-    return result.stdout + result.stderr
+    return f"{result.stdout}{result.stderr}\nexit code {result.returncode}"
 
 
 LEAKS = {

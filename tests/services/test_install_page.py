@@ -9,7 +9,7 @@ import pytest
 
 from tests.services.machine import Machine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "install.md"
 LINE = re.compile(r"^head# (.+)$", re.MULTILINE)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.services.machine import Machine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 SCHEDULER, AGENT = "gpufleet-scheduler.service", "gpufleet-agent.service"
 TO_SCHEDULER = "--scheduler 127.0.0.1:50051 --token-file /var/lib/gpufleet/scheduler"

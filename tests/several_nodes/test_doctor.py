@@ -17,6 +17,8 @@ from tests.e2e.processes import AgentProcess, SchedulerProcess, until
 from tests.several_nodes.fleet import SpreadFleet
 from tests.several_nodes.network import Done, Machine, Network
 
+pytestmark = pytest.mark.nightly
+
 PORT = 50051
 
 SPEAKS_VERSION_99 = """

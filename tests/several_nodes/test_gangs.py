@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from gpufleet.v1 import job_pb2, node_pb2
 
 from tests.e2e.client import Client
@@ -14,6 +15,8 @@ from tests.e2e.processes import until
 from tests.several_nodes.fleet import SpreadFleet
 from tests.several_nodes.network import Network, system
 from tests.several_nodes.test_nodes import in_state
+
+pytestmark = pytest.mark.nightly
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "two_nodes.py"
 FAILED, RUNNING, SUCCEEDED = job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED

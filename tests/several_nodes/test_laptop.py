@@ -24,7 +24,7 @@ from tests.packaging.installing import build_wheel, copy_tree, new_environment
 from tests.several_nodes.fleet import SpreadFleet
 from tests.several_nodes.network import NAMESPACES, Machine, Network
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 PAGE = (Path(__file__).parents[2] / "docs/your-code.md").read_text()
 SECTION = PAGE.partition("## Once through, from a laptop\n")[2].partition("\n## ")[0]

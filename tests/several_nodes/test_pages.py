@@ -20,6 +20,8 @@ from gpufleet.net.addresses import Address
 from tests.e2e.processes import until
 from tests.several_nodes.network import Machine, Network
 
+pytestmark = pytest.mark.nightly
+
 DOCS = Path(__file__).parents[2] / "docs"
 SEVERAL_MACHINES, NETWORK = "several-machines.md", "network.md"
 TYPED = re.compile(r"(\w+)\$ (.+)")

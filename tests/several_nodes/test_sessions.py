@@ -24,6 +24,8 @@ from tests.several_nodes.door import Door
 from tests.several_nodes.fleet import SpreadFleet
 from tests.several_nodes.network import Machine, Network
 
+pytestmark = pytest.mark.nightly
+
 MODEL = "drawn"
 
 

@@ -76,6 +76,7 @@ def place() -> Iterator[Path]:
 
 @pytest.mark.postgres
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 async def test_a_leader_that_is_killed_and_one_that_is_paused_lose_nothing(network: Network, place: Path) -> None:
     found = programs()

@@ -63,6 +63,7 @@ def test_a_clone_that_lacks_the_release_says_so(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 async def test_a_fleet_of_the_release_is_upgraded_and_goes_back_under_load_and_loses_nothing(
     network: Network, tmp_path: Path

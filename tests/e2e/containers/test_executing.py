@@ -19,6 +19,8 @@ from tests.e2e.inside.execution import Execution
 from tests.e2e.inside.test_ssh import GPUCTL, Laptop
 from tests.e2e.processes import until
 
+pytestmark = pytest.mark.nightly
+
 MB = 1024 * 1024
 LIVES = ("/bin/sh", "-c", "echo ready; while true; do sleep 0.05; done")
 STUBBORN = "trap '' HUP TERM INT; echo begun; while :; do sleep 0.1; done; : stubborn"

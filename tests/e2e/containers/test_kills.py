@@ -26,6 +26,8 @@ from tests.e2e.containers.test_running import (
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import AgentProcess, until
 
+pytestmark = pytest.mark.nightly
+
 SLEEPS = ("/bin/sh", "-c", "echo ready; while true; do sleep 0.05; done")
 WAITS = ("/bin/sh", "-c", "echo ready; while ! test -e /tmp/go; do sleep 0.05; done; echo over")
 

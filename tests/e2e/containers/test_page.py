@@ -9,10 +9,14 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.cli.terminal import Terminal
 from tests.containers.engine import EngineOfTests, import_image
 from tests.e2e.fleet import Fleet
 from tests.e2e.output.test_terminals import environment, gpuctl, job_of
+
+pytestmark = pytest.mark.nightly
 
 PAGE = (Path(__file__).parents[3] / "docs/containers.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

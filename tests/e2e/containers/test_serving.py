@@ -19,6 +19,8 @@ from tests.e2e.processes import until
 from tests.gateway.programs.test_served_program import Caller
 from tests.gateway.stage import Stage
 
+pytestmark = pytest.mark.nightly
+
 AT_ONCE = 3
 """Callers that ask in a row."""
 

@@ -12,7 +12,10 @@ from tests.e2e.containers.test_running import has_written, in_container
 from tests.e2e.fleet import Fleet
 from tests.e2e.inside.test_ssh import GPUCTL, Laptop
 
-pytestmark = pytest.mark.skipif(not (shutil.which("ssh") and shutil.which("ssh-keygen")), reason="needs openssh-client")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(not (shutil.which("ssh") and shutil.which("ssh-keygen")), reason="needs openssh-client"),
+]
 
 
 async def test_a_container_without_sshd_is_entered_by_ssh_as_the_job_is(

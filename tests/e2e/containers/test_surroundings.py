@@ -11,6 +11,8 @@ from tests.e2e.client import Client
 from tests.e2e.containers.test_running import FAILED, RUNNING, SUCCEEDED, in_container, none_is_left
 from tests.e2e.typist import Typist
 
+pytestmark = pytest.mark.nightly
+
 MEMORY_BYTES = 64_000_000
 
 

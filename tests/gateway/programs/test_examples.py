@@ -23,7 +23,7 @@ from PIL import Image, ImageEnhance
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
 from tests.gateway.stage import Stage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 DOCS = Path(__file__).parents[3] / "docs"
 SERVED = [

@@ -22,7 +22,7 @@ from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.programs import tiny_llama
 from tests.gateway.stage import Stage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 openai = pytest.importorskip("openai", reason="openai's client is not installed: make setup")
 PAGE = Path(__file__).parents[3] / "docs" / "serve-a-program.md"
