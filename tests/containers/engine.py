@@ -187,6 +187,8 @@ class EngineProcess:
             stdout=log,
             stderr=log,
             env=environment(self._engine.folder),
+            # Where its monitors note with an empty file that the kernel ended a container for want of memory.
+            cwd=self._engine.folder,
         )
         log.close()
         deadline = time.monotonic() + DEADLINE_SECONDS
@@ -299,6 +301,7 @@ def _podman(engine: EngineOfTests, *words: str) -> str:
         check=False,
         timeout=COMMAND_SECONDS_MAX,
         env=environment(engine.folder),
+        cwd=engine.folder,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
