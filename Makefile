@@ -25,13 +25,13 @@ $(READY): pyproject.toml constraints.txt
 	    echo "gpufleet needs Python 3.11 or newer; found $$(python3 --version 2>&1)."; \
 	    echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv) or name it: make setup PYTHON=/path/to/python3"; \
 	    exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "$(PYTHON) cannot make environments: its venv module is not installed."; \
-	    echo "Debian, Ubuntu: apt-get install $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"; \
+	    echo "Debian, Ubuntu: apt-get install $$('$(PYTHON)' -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"; \
 	    exit 1; }
 	@test -x $(BIN)/python || { \
 	    echo "Setting up $(VENV): the first time this downloads PyTorch and takes some minutes."; \
-	    $(PYTHON) -m venv $(VENV); }
+	    "$(PYTHON)" -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -50,7 +50,7 @@ up: $(READY) page-if-possible ## start a scheduler and an agent on this machine,
 
 .PHONY: demo
 demo: $(READY) page-if-possible ## start everything on this machine, run a real training job, stop everything
-	BIN=$(abspath $(BIN)) docs/examples/demo.sh
+	BIN=$(BIN) docs/examples/demo.sh
 
 # Much of a test's time is waiting: more processes than cores. Idle processes take whole files, so that fixtures of a file
 # are made once, and those with the most slow tests first. Which test is in which ring: tests/rings.
@@ -93,7 +93,7 @@ GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: gpu-test
 gpu-test: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY)) ## test and measure on this machine's NVIDIA GPUs
-	PYTHONPATH=.:gen $(GPU_PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider $(ARGS)
+	PYTHONPATH=.:gen "$(GPU_PYTHON)" -m pytest tests/gpu -m gpu -p no:cacheprovider $(ARGS)
 
 .PHONY: sim
 sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500" tries new ones

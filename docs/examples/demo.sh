@@ -5,6 +5,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${BIN:?BIN names the folder with gpuctl and python}
+bin=$(cd "$bin" && pwd)
 home=$(mktemp -d "${TMPDIR:-/tmp}/gpufleet-demo.XXXXXX")
 # Everything that gpuctl keeps goes here, so that the demo touches nothing of yours.
 export XDG_STATE_HOME=$home/state XDG_CONFIG_HOME=$home/config
