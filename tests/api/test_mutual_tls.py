@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -137,6 +138,7 @@ async def test_a_gateway_joins_under_the_name_in_its_certificate(house: House) -
 
 async def test_a_job_reaches_its_scheduler_by_the_certificate_of_its_nodes_jobs(house: House) -> None:
     async with house.fleet.client() as admin:
-        line = f"cd {ROOT}; {sys.executable} -P -m gpufleet.cli job $GPUFLEET_JOB_ID -o name"
+        gpuctl = f"{shlex.quote(sys.executable)} -P -m gpufleet.cli"
+        line = f"cd {shlex.quote(str(ROOT))}; {gpuctl} job $GPUFLEET_JOB_ID -o name"
         job = await admin.run("/bin/sh", "-c", line)
         assert (await admin.stdout(job.id)).decode().strip() == str(job.id)

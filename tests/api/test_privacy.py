@@ -6,6 +6,7 @@ What a call tells of a job is written here by hand, and a call without a row fai
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -106,8 +107,8 @@ async def test_what_a_job_does_is_read_by_whom_the_setting_says_and_a_sighup_cha
 ) -> None:
     fleet, settings = private
     # It asks of itself with its own token, which no setting keeps from it.
-    story = f"{sys.executable} -P -m gpufleet.cli story $GPUFLEET_JOB_ID"
-    line = f"cd {ROOT}; echo printed; : {ARGUMENT}; {story} | head -1"
+    story = f"{shlex.quote(sys.executable)} -P -m gpufleet.cli story $GPUFLEET_JOB_ID"
+    line = f"cd {shlex.quote(str(ROOT))}; echo printed; : {ARGUMENT}; {story} | head -1"
     await upload(people["ann"], b"data of ann")
     job = (
         await people["ann"].run(

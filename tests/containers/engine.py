@@ -65,7 +65,10 @@ APPLETS = (
     "sync",
 )
 
-RUNTIME = """#!{python}
+# A `#!` line names no path with a space: the shell runs the second line, and to Python it is a string.
+RUNTIME = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import json, os, sys
 words = sys.argv[1:]
 for number, word in enumerate(words):

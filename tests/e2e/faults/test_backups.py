@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -225,7 +226,7 @@ async def test_the_lines_of_the_page_are_typed_as_they_stand(fleet: Fleet, tmp_p
 
 async def test_a_pipe_a_terminal_and_a_file_that_is_there(fleet: Fleet, tmp_path: Path) -> None:
     gpuctl_path = Path(sys.executable).with_name("gpuctl")
-    command = f"{gpuctl_path} scheduler backup - --data {fleet.scheduler.data} > {tmp_path}/piped.tar"
+    command = f"{shlex.quote(str(gpuctl_path))} scheduler backup - --data {fleet.scheduler.data} > {tmp_path}/piped.tar"
     process = await asyncio.create_subprocess_shell(command, env=clean_environment(tmp_path, {}))
     assert await process.wait() == 0
     code, said = await gpuctl(fleet.scheduler, "backup", "--check", str(tmp_path / "piped.tar"))

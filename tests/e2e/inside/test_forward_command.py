@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -156,7 +157,8 @@ async def test_open_has_a_browser_on_the_first_port_once_the_job_answers_there(
     browser, opened, port = tmp_path / "browser", tmp_path / "opened", str(kept_port())
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
     browser.chmod(0o755)
-    job_id = await person.submit("/bin/sh", "-c", f"sleep 1; exec {sys.executable} {SERVER} {port}")
+    line = f"sleep 1; exec {shlex.join([sys.executable, SERVER, port])}"
+    job_id = await person.submit("/bin/sh", "-c", line)
     words = ("forward", str(job_id), f"{port}:0", "1:0", "--open")
     async with typed(shared_fleet, *words, environment={"BROWSER": f"{browser} %s"}) as forward:
         local = (await forward.says(rf"127\.0\.0\.1:(\d+) leads to port {port} of job"))[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
 import urllib.error
@@ -29,7 +30,7 @@ def programs(folder: Path) -> tuple[Path, Path]:
     (folder / "bin").mkdir()
     opened = folder / "opened"
     for name, line in (
-        ("jupyter-server", f'exec {sys.executable} {STAND_IN} "$@"'),
+        ("jupyter-server", f'exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"'),
         ("browser", f'echo "$1" > {opened}.part && mv {opened}.part {opened}'),
     ):
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")

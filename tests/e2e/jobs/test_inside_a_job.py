@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from gpufleet.net.certificates import make_certificates
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
 
-GPUCTL = f"{sys.executable} -P -m gpufleet.cli"
+GPUCTL = shlex.join([sys.executable, "-P", "-m", "gpufleet.cli"])
 SAYS = (
-    f"{sys.executable}",
+    sys.executable,
     "-c",
     "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('GPUFLEET_')}))",
 )

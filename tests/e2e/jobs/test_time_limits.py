@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -24,9 +25,10 @@ async def test_the_example_survives_three_limits(fleet: Fleet, admin: Client, tm
     """Each attempt has 4 s and is told at 2 s, so that it saves at most 5 of its 20 steps of half a second."""
     await fleet.add_node()
     state = tmp_path / "checkpoint"
-    words = f"{sys.executable} {EXAMPLE} --steps 20 --step-seconds 0.5 --checkpoint {state}"
+    words = [sys.executable, str(EXAMPLE), "--steps", "20", "--step-seconds", "0.5", "--checkpoint", str(state)]
     job = await admin.submit(
-        *("sh", "-c", f"trap '' USR1; exec {words}"),  # ignored until it has a handler, however late Python is
+        # USR1 is ignored until it has a handler, however late Python is.
+        *("sh", "-c", f"trap '' USR1; exec {shlex.join(words)}"),
         seconds=4,
         limit_signal=before_limit(USR1, 2),
         requeue_on_timeout=True,
