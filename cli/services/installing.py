@@ -17,6 +17,11 @@ CHECK_SECONDS_MAX = 60
 OWN = ("--data", "--config")
 """Options of a program that its service has of its own."""
 
+PRIVATE = (Path("/tmp"), Path("/var/tmp"))
+"""A hardened service has these of its own (`PrivateTmp=` in units.py) and does not see those of the machine."""
+
+NEXT_STEP = "Install gpufleet where all may read it, as sudo pipx install --global gpufleet does"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedService:
@@ -124,7 +129,10 @@ def _unit(wanted: WantedService) -> Unit:
     return Unit(
         program=wanted.program,
         python=python,
-        interpreter=(python, python.resolve(), Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()),
+        interpreter=(
+            *(python, python.resolve(), Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()),
+            Path(__file__).resolve().parent,
+        ),
         options=options,
         config=config,
         account=wanted.account,
@@ -133,8 +141,18 @@ def _unit(wanted: WantedService) -> Unit:
 
 
 def _must_be_readable(unit: Unit) -> None:
-    """Raises where the account that systemd makes for a program could not start it."""
-    if unit.is_of_user or unit.account or unit.program == "agent":
+    """Raises where the service of a program could not read what it is started with."""
+    if unit.is_of_user or unit.program == "agent":
+        return
+    for place in (*unit.interpreter, *([unit.config] if unit.config else [])):
+        for folder in PRIVATE:
+            if place.is_relative_to(folder):
+                raise GpufleetError(
+                    Reason.PERMISSION_DENIED,
+                    f"the {unit.program} could not read {place}: a service has a {folder} of its own",
+                    next_step=f"{NEXT_STEP}, and keep its settings file in /etc/gpufleet.",
+                )
+    if unit.account:
         return
     for place in unit.interpreter:
         for folder in (place, *place.parents):
@@ -142,8 +160,7 @@ def _must_be_readable(unit: Unit) -> None:
                 raise GpufleetError(
                     Reason.PERMISSION_DENIED,
                     f"the account of the {unit.program} could not read {place}: {folder} is closed to others",
-                    next_step="Install gpufleet where all may read it, as sudo pipx install --global gpufleet does, or "
-                    "name an account that may: --account NAME",
+                    next_step=f"{NEXT_STEP}, or name an account that may: --account NAME",
                 )
 
 

@@ -53,7 +53,7 @@ HARDENING = (
 class Unit:
     """One service; `options` are the program's own, its files by absolute paths.
 
-    `interpreter` are the places that starting `python` reads: its own, its links' ends, its environment.
+    `interpreter` are the places that starting `python` reads: its own, its links' ends, its environment, gpufleet.
     Without an `account` the agent is root, and another program has one of systemd's making. `version` is systemd's.
     """
 

@@ -1,7 +1,7 @@
 """A systemd of a test's own: process 1 of its namespaces, which knows no unit of this machine and changes nothing.
 
 What it would do to a machine (clean /tmp, set the kernel's values, start what is installed) is done by units, and all
-of those are hidden behind empty folders. Interpreter and checkout are shown where other accounts may read them.
+of those are hidden behind empty folders. The interpreter and gpufleet are shown where other accounts may read them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.services.installation import PLACE, lay_out
+
 PR_SET_PDEATHSIG = 1
 DEADLINE_SECONDS = 120.0
-ROOT = Path(__file__).resolve().parents[2]
 PLACES_OF_SYSTEMD = (Path("/usr/lib/systemd/systemd"), Path("/lib/systemd/systemd"))
 SYSTEMD = next((each for each in PLACES_OF_SYSTEMD if each.exists()), None)
 HIDDEN = (
@@ -38,26 +39,31 @@ TARGETS = ("sysinit", "basic", "multi-user", "network-online", "shutdown", "umou
 
 BOOT = """
 set -e
-work=$1; systemd=$2; shift 2
+work=$1; systemd=$2; installed=$3; python=$4
+# A list has a line for each of its words, which may hold spaces.
+IFS='
+'
 mount --make-rprivate /
 mount -t proc proc /proc
 ip link set lo up
-mkdir -p "$work/shown"
-for place in "$@"; do
-    mkdir -p "$work/shown$place"
-    mount --rbind "$place" "$work/shown$place"
+mkdir -p "$work/python"
+mount --rbind "$python" "$work/python"
+number=0
+for packages in $BORROWED; do
+    number=$((number + 1))
+    mkdir -p "$work/installed/borrowed/$number"
+    mount --rbind "$packages" "$work/installed/borrowed/$number"
 done
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir /run/outside /run/systemd
+mkdir -p /run/outside /run/systemd "$installed"
 mount --rbind "$work" /run/outside
-# A folder that is closed to others is shown as an open one, with nothing in it but what is needed.
+mount --rbind /run/outside/installed "$installed"
+# A folder above the interpreter that is closed to others is shown as an open one, with nothing else in it.
 for closed in $CLOSED; do
     mount -t tmpfs -o mode=755 tmpfs "$closed"
 done
-for place in "$@"; do
-    mkdir -p "$place"
-    mount --rbind "/run/outside/shown$place" "$place"
-done
+mkdir -p "$python"
+mount --rbind /run/outside/python "$python"
 for folder in $HIDDEN; do
     mkdir -p "$folder"
     mount -t tmpfs -o mode=755 tmpfs "$folder"
@@ -78,7 +84,7 @@ exec "$systemd" --system --log-target=null --show-status=no --unit=multi-user.ta
 
 
 class Machine:
-    """What is typed on it: `type` by a shell, as root, with gpuctl of this checkout."""
+    """What is typed on it: `type` by a shell, as root, with the gpuctl that is installed there."""
 
     def __init__(self, process: int, folder: Path) -> None:
         self._inside = ("nsenter", "--target", str(process), "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup")
@@ -87,7 +93,7 @@ class Machine:
     def type(self, line: str, *, code: int = 0) -> str:
         """What the line printed; it must end with this code."""
         environment = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{PLACE}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": "/run/outside",
             "LANG": "C.UTF-8",
             "SYSTEMD_PAGER": "",
@@ -133,16 +139,17 @@ def why_no_machine() -> str:
 @contextmanager
 def running_machine(folder: Path) -> Iterator[Machine | None]:
     """One that is up; None where its systemd does not start, as in a container without rights. Ended with all in it."""
-    places = _shown()
+    python = Path(sys.base_prefix).resolve()
     groups = _control_groups(folder.name)
-    closed = sorted({str(each) for place in places for each in _closed_above(place)})
-    lists = {"HIDDEN": HIDDEN, "TARGETS": TARGETS, "CLOSED": closed}
-    environment = {"PATH": os.environ["PATH"]} | {name: " ".join(words) for name, words in lists.items()}
+    closed = map(str, _closed_above(python))
+    borrowed = map(str, lay_out(folder / "installed"))
+    lists = {"HIDDEN": HIDDEN, "TARGETS": TARGETS, "CLOSED": closed, "BORROWED": borrowed}
+    environment = {"PATH": os.environ["PATH"]} | {name: "\n".join(words) for name, words in lists.items()}
     log = (folder / "boot.log").open("wb")
     process = subprocess.Popen(
         [
             *("unshare", "--pid", "--mount", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"),
-            *("sh", "-c", BOOT, "boot", str(folder), str(SYSTEMD), *map(str, places)),
+            *("sh", "-c", BOOT, "boot", str(folder), str(SYSTEMD), str(PLACE), str(python)),
         ],
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -171,11 +178,6 @@ def _booted(process: subprocess.Popen[bytes], folder: Path) -> Machine | None:
                 return machine
         time.sleep(0.05)
     return None
-
-
-def _shown() -> list[Path]:
-    places = {ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
-    return sorted(place for place in places if not places & set(place.parents))
 
 
 def _closed_above(place: Path) -> Sequence[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.services.installation import PLACE
 from tests.services.machine import Machine
 
 pytestmark = [pytest.mark.nightly, pytest.mark.slow]
@@ -38,6 +39,19 @@ def test_settings_that_a_program_does_not_take_are_refused_and_nothing_is_writte
     before = machine.type("ls /etc/systemd/system")
     assert why in machine.type(f"gpuctl install {words}", code=2)
     assert machine.type("ls /etc/systemd/system") == before
+
+
+@pytest.mark.parametrize("program", ["scheduler", "gateway"])
+def test_a_service_of_what_lies_below_tmp_is_refused_because_it_has_a_tmp_of_its_own(
+    machine: Machine, program: str
+) -> None:
+    machine.type(f"mkdir -p /tmp/below && cp -a '{PLACE}/bin' '{PLACE}/lib' '{PLACE}/pyvenv.cfg' /tmp/below")
+    said = machine.type(f"/tmp/below/bin/python -P -m gpufleet.cli install {program}", code=4)
+    assert "could not read /tmp/below/bin/python: a service has a /tmp of its own" in said
+    assert "sudo pipx install --global gpufleet" in said
+    machine.type("touch /tmp/settings.toml")
+    assert "/tmp/settings.toml" in machine.type(f"gpuctl install {program} --config /tmp/settings.toml", code=4)
+    assert "gpufleet" not in machine.type("ls /etc/systemd/system")
 
 
 def test_a_unit_that_somebody_else_wrote_is_left_alone(machine: Machine) -> None:
