@@ -76,6 +76,7 @@ def test_make_setup_makes_the_environment_with_an_interpreter_whose_path_has_a_s
     ("target", "call"),
     [
         ("test", "python -m pytest"),
+        ("nightly", "python -m pytest"),
         ("test-fast", "python -m pytest"),
         ("up", "gpuctl up"),
         ("check", "buf lint"),

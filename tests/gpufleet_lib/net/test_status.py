@@ -26,12 +26,12 @@ FULL = GpufleetError(
 )
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_comes_back_as_it_went(reason: Reason) -> None:
-    error = GpufleetError(reason, "what happened", metadata={"job_id": "7"})
-    again = from_proto(to_proto(error))
-    assert type(again) is type(error)
-    assert vars(again) == vars(error)
+def test_every_reason_comes_back_as_it_went() -> None:
+    for reason in Reason:
+        error = GpufleetError(reason, "what happened", metadata={"job_id": "7"})
+        again = from_proto(to_proto(error))
+        assert type(again) is type(error), reason
+        assert vars(again) == vars(error)
 
 
 def test_every_part_of_an_error_comes_back() -> None:
