@@ -12,6 +12,7 @@ from cli.render.job import job_screen
 from cli.render.table import Look
 from gpufleet.fleet.submitting.job_spec import command_line_of, shell_line
 from tests.cli.cluster import NOW, running
+from tests.rings.choosing import examples
 
 SCRIPT = "#!/bin/sh\n#gpuctl --gpus 2\nprintf '%s\\t' \"it's\"\n"
 
@@ -29,7 +30,7 @@ def read_by_a_shell(line: str) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(words=TEXTS)
 def test_any_words_are_one_line_and_come_back_from_a_shell(words: list[str]) -> None:
     line = shell_line(words)

@@ -32,6 +32,7 @@ from scheduler.state.state import State
 from scheduler.state.units import HOUR, SECOND, Instant
 from tests.core.fleet import Fleet, assert_same, spec
 from tests.core.words import Words, exit_of
+from tests.rings.choosing import examples
 
 ADMIN, ANA, BEN, EVA = (UserName(name) for name in ("admin", "ana", "ben", "eva"))
 ML = GroupName("ml")
@@ -73,7 +74,7 @@ def end(fleet: Fleet, job: int) -> None:
     fleet.take_up(RankExited(at=fleet.now, node=node, key=key, exit=exit_of(Words.of("code=0"), 0)))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.sampled_from(("ana", "ben", "eva")), st.integers(0, 3)), max_size=6), st.integers(1, 6))
 def test_no_pass_gives_a_group_more_than_its_cap(wanted: list[tuple[str, int]], cap: int) -> None:
     fleet = fleet_of(gpus_max=cap)

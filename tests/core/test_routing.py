@@ -21,6 +21,7 @@ from scheduler.state.specs import Band, GpuChoice, GpuMode, JobSpec, Resources
 from scheduler.state.state import State
 from scheduler.state.units import MINUTE, Instant, Span
 from tests.core.fleet import Fleet, spec
+from tests.rings.choosing import examples
 
 ROUTING = GpuRouting(
     modes={
@@ -115,7 +116,7 @@ GPU_JOBS = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(jobs=st.lists(st.one_of(GPU_JOBS, st.none()), max_size=12), limit=st.integers(0, 4))
 def test_who_falls_back_at_once_stands_behind_more_jobs_than_the_limit(
     jobs: list[tuple[str, GpuMode, Band] | None], limit: int

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gpufleet.v1 import job_pb2, node_agent_pb2, node_agent_pb2_grpc, node_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
 from tests.e2e.client import Client, dial, refusal
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import AgentProcess, SchedulerProcess, until
+
+pytestmark = pytest.mark.by_exec
 
 
 async def program_log(client: Client, program: str, node: str = "", tail_lines: int = 1000) -> str:

@@ -35,6 +35,7 @@ from scheduler.state.units import MINUTE, SECOND, Span
 from scheduler.store.errors import StoreUnavailable
 from tests.core.fleet import assert_same, spec
 from tests.engine.harness import ALICE, Harness, eventually
+from tests.rings.choosing import examples
 
 pytestmark = pytest.mark.slow
 
@@ -240,7 +241,7 @@ async def play(steps: list[Step]) -> None:
         await scenario.end()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=40, max_size=80))
 def test_decided_shown_and_stored_agree(steps: list[Step]) -> None:
     asyncio.run(play([*BEGINNING, *steps]))

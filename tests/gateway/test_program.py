@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from gpufleet.v1 import sessions_pb2
 from websockets.exceptions import ConnectionClosed
 
@@ -20,6 +21,8 @@ from gpufleet.net.addresses import Address
 from gpufleet.net.listening import bound
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.gateway.stage import Stage, browser, cookie_of
+
+pytestmark = pytest.mark.by_exec
 
 
 async def test_who_is_told_to_connect_again_goes_on_at_another_gateway(stage: Stage) -> None:

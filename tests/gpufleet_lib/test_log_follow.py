@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gpufleet.telemetry.log_follow import MISSED_LINES, READ_BYTES_MAX, LogReader, follow
 from gpufleet.telemetry.logs import as_logged
+from tests.rings.choosing import examples
 
 
 class Writer:
@@ -112,7 +113,7 @@ def test_a_reader_that_was_too_slow_is_told_and_goes_on(file: Path, writer: Writ
     assert numbered(0, 501).endswith(later) and later.startswith(b"line ")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.integers(0, 30), max_size=12), bytes_max=st.integers(10, 300))
 def test_any_interleaving_of_writing_and_reading_gives_every_line_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], bytes_max: int

@@ -25,6 +25,7 @@ from node_agent.origins import noted_origin
 from node_agent.traces import noted
 from node_agent.usage import UsageRecords, Usages, device_summary, note_of
 from tests.e2e.processes import until
+from tests.rings.choosing import examples
 
 SECOND_US = 1_000_000
 ONE = RankKey(JobId(1), 1, 0)
@@ -94,7 +95,7 @@ def test_a_clock_of_readings_that_goes_back_makes_no_load() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 3), st.integers(0, 100)), max_size=3000))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_course_of_any_length_has_few_points_in_order_and_the_same_mean(steps: list[tuple[int, int, int]]) -> None:
     series, now_us, total, count = Series(), 0, 0, 0
     for step, readings, load in steps:

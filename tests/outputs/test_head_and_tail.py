@@ -18,6 +18,7 @@ from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Gap, Piece
 from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
+from tests.rings.choosing import examples
 
 LIMITS = OutputLimits(head_bytes=20, tail_bytes=64)
 STREAMS = [(RankKey(JobId(1), 1, rank), stream) for rank in (0, 1) for stream in OutputStream]
@@ -86,7 +87,7 @@ def check(store: SegmentedOutputStore, model: Model, chunk: int) -> None:
     assert total >= min(everything, sum(model.heads.values()) + LIMITS.tail_bytes - 2 * layout.SEGMENT_BYTES_MIN)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(script=steps, chunk=st.integers(1, 30))
 def test_head_and_tail_keep_what_the_rule_says(script: list[tuple[object, ...]], chunk: int) -> None:
     model = Model()

@@ -31,6 +31,7 @@ from scheduler.state.state import State
 from scheduler.state.units import DAY, MINUTE, SECOND, Instant, Span, after
 from scheduler.state.used import DeviceUse, RankUse, Statistic
 from tests.engine.fakes import BEGIN, FakeStore
+from tests.rings.choosing import examples
 
 T = TypeVar("T")
 SPEC = JobSpec(argv=("true",), name="true", cwd="/")
@@ -171,7 +172,7 @@ def lose(folder: Path) -> None:
         file.unlink()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(happenings)
 def test_the_sum_over_rows_is_the_sum_of_the_spans_whatever_happens(happened: list[object]) -> None:
     async def run(folder: Path) -> None:

@@ -27,6 +27,7 @@ from scheduler.state.sessions.records import (
 from scheduler.state.sessions.session import EndReason, Identity, ModelName, Session, SessionId, WorkerId
 from scheduler.state.units import DAY, SECOND, Instant, Span, after
 from tests.engine.fakes import BEGIN, FakeStore
+from tests.rings.choosing import examples
 
 MODEL = ModelName("canvas")
 W = WorkerId("w1")
@@ -157,7 +158,7 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(happenings)
 def test_whatever_happens_the_file_says_what_the_records_do(happened: list[object]) -> None:
     async def run(folder: Path) -> None:

@@ -24,6 +24,7 @@ from scheduler.store import store as store_module
 from scheduler.store.errors import StoreCorrupt, StoreLocked, StoreTooNew, TermSuperseded
 from scheduler.store.opening import open_store
 from scheduler.store.store import SqlStore
+from tests.rings.choosing import examples
 from tests.store.samples import (
     ONE_OF_EACH,
     START,
@@ -104,7 +105,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes)
 def test_load_gives_what_the_commits_left(
     store: SqlStore, script: list[tuple[list[Entity], list[tuple[str, str]]]]

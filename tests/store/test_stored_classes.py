@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scheduler.store.codec import Codec
 from scheduler.store.encoding import EncodeError
 from scheduler.store.kinds import ENTITY_CLASSES, RECORD_CLASSES
+from tests.rings.choosing import examples
 
 STORED = sorted({*ENTITY_CLASSES.values(), *RECORD_CLASSES.values()}, key=lambda cls: cls.__name__)
 
@@ -17,7 +18,7 @@ STORED = sorted({*ENTITY_CLASSES.values(), *RECORD_CLASSES.values()}, key=lambda
 def test_every_stored_class_comes_back_equal(cls: type) -> None:
     codec = Codec()
 
-    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
     @given(st.from_type(cls))
     def comes_back(value: object) -> None:
         try:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.proxy.core import named_model
 from gateway.proxy.core.named_model import NoName, named_in
+from tests.rings.choosing import examples
 
 JSON = "application/json"
 
@@ -20,7 +21,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.dictionaries(st.text(), VALUES), st.text(), st.booleans(), st.sampled_from([None, 2]))
 def test_what_any_json_names_is_what_a_reader_of_json_finds(
     others: dict[str, object], name: str, is_ascii: bool, indent: int | None

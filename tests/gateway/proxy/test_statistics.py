@@ -24,6 +24,7 @@ from gateway.proxy.core.statistics import (
 from gateway.proxy.upstream import ASKED_BESIDE_MAX
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.proxy.stage import Answer, Call, asked, program, stage
+from tests.rings.choosing import examples
 
 PATH = "/m/m/v2/models/m/stats"
 
@@ -217,7 +218,7 @@ NAMES = st.sampled_from(["name", "version", "last_inference", "batch_stats", "ba
 ODD = st.dictionaries(NAMES, JSON | st.lists(st.dictionaries(NAMES, JSON, max_size=3), max_size=3), max_size=5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(ODD.map(lambda each: {"name": "m"} | each), max_size=4), st.lists(ODD, max_size=4))
 def test_whatever_programs_say_the_sum_is_an_answer_that_reads_as_itself(some: list[Any], others: list[Any]) -> None:
     total: Statistics = {}

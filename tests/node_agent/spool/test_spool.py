@@ -16,6 +16,7 @@ from node_agent.core.offsets import SPOOL_BYTES_MIN
 from node_agent.core.outcome import FullReason, Offsets, Stream
 from node_agent.spool import ReadOutcome, SpoolGap, SpoolReader, SpoolWriter
 from node_agent.spool.layout import segment_path
+from tests.rings.choosing import examples
 
 
 class Feed:
@@ -53,7 +54,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(60))
 @given(steps)
 def test_what_is_written_is_what_is_read_whatever_the_order_of_writing_taking_and_deleting(
     todo: list[tuple[str, Stream, int]],
