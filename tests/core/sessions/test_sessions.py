@@ -308,6 +308,25 @@ def test_an_older_epoch_does_nothing() -> None:
     assert not people.fleet.state.durable.sessions.by_id
 
 
+def test_an_older_stream_of_a_worker_ends_no_turn() -> None:
+    people = People(1, workers=1, seats=1, claims=True)
+    people.join(1)
+    (session,) = people.offered
+    worker = WorkerId("w0")
+    closed = TurnClosed(
+        at=people.now,
+        worker=worker,
+        stream=people.workers[worker],
+        session=session,
+        epoch=people.offered[session].epoch,
+        reason=EndReason.LEFT,
+    )
+    people.do(replace(closed, stream=closed.stream - 1))
+    assert people.fleet.state.durable.sessions.by_id[session].state == Granted(worker=worker)
+    people.do(closed)
+    assert not people.fleet.state.durable.sessions.by_id
+
+
 turns_of_a_model = st.dictionaries(
     st.integers(1, 50).map(SessionId),
     st.builds(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.jobs.runs import ExitCode, ExitSignal, StopCause
 from node_agent.core.adoption import (
     LaunchDecision,
     Obedience,
@@ -15,6 +17,7 @@ from node_agent.core.adoption import (
     Verdict,
     decide_launch,
     fate_of_record,
+    is_blameless,
     loss_of,
     obey,
 )
@@ -34,7 +37,7 @@ from node_agent.core.offsets import (
     segment_bytes_for,
     segments_to_delete,
 )
-from node_agent.core.outcome import AttemptPhase, LossReason
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, LossReason, Offsets, Shortage
 
 
 def ending(*, is_open: bool = False, is_full: bool = False, remain: bool = False, since_us: int = 0) -> Ending:
@@ -160,3 +163,23 @@ def test_a_record_is_adopted_settled_or_given_up_by_what_lives_and_which_boot_it
     assert loss_of(RecordFate.KILL) is LossReason.KEEPER_DIED
     assert loss_of(RecordFate.GONE) is LossReason.NODE_REBOOTED
     assert loss_of(RecordFate.ADOPT) is loss_of(RecordFate.ENDED) is None
+
+
+def test_of_what_was_lost_with_its_keeper_only_one_that_is_alone_and_not_isolated_is_suspected() -> None:
+    assert not is_blameless(is_isolated=False, lost_count=1)
+    assert is_blameless(is_isolated=True, lost_count=1)
+    assert is_blameless(is_isolated=False, lost_count=2)
+
+
+def test_out_of_memory_is_what_failed_by_itself_while_the_kernel_ended_processes_of_it() -> None:
+    killed = AttemptEnd(status=ExitSignal(signal=9), output_ends=Offsets(), shortage=Shortage(oom_kills=1))
+    assert killed.ran_out_of_memory
+    assert replace(killed, status=ExitCode(code=1)).ran_out_of_memory
+    for changed in (
+        replace(killed, status=ExitCode(code=0)),
+        replace(killed, status=None),
+        replace(killed, stop_cause=StopCause.CANCELLED),
+        replace(killed, shortage=None),
+        replace(killed, shortage=Shortage(forks_refused=1)),
+    ):
+        assert not changed.ran_out_of_memory, changed
