@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.jobs.runs import RLIMITS, SIGNAL_MAX, UNLIMITED
+from gpufleet.text.cleaning import is_utf8
 from gpufleet.text.spelling import did_you_mean
 from gpufleet.text.units import exact_duration, exact_size, parse_duration, parse_size
 from gpufleet.v1 import job_pb2 as pb
@@ -301,14 +302,6 @@ def fits(option: str, number: int) -> int:
     if number > 2**31 - 1:
         raise invalid(option, f"{number} is more than any fleet has")
     return number
-
-
-def is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _text(option: JobOption, text: str) -> str:
