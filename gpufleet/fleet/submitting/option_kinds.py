@@ -188,13 +188,15 @@ def add_typed(spec: pb.JobSpec, option: JobOption, typed: Any) -> None:
 
 
 def shown(spec: pb.JobSpec, option: JobOption) -> Values:
-    """What the option would be given to say what the spec says; nothing where it says what is usual."""
+    """What the option would be given to say what the spec says; nothing where it says what is usual.
+
+    A field that may be absent says something by being there, also 0.
+    """
     sets = option.sets
     holder, field = _holder(spec, option)
-    if holder.DESCRIPTOR.fields_by_name[field].has_presence and not holder.HasField(field):
-        return ()
     value = getattr(holder, field)
-    return SHOW[sets.kind](value, sets.usual) if value else ()
+    is_there = holder.HasField(field) if holder.DESCRIPTOR.fields_by_name[field].has_presence else bool(value)
+    return SHOW[sets.kind](value, sets.usual) if is_there else ()
 
 
 def _holder(spec: pb.JobSpec, option: JobOption) -> tuple[Message, str]:
@@ -326,11 +328,11 @@ def _number(option: JobOption, number: int) -> int:
 
 
 def _flag(value: bool, usual: object) -> Values:
-    return (None,)
+    return (None,) if value else ()
 
 
 def _as_text(value: object, usual: object) -> Values:
-    return () if value == usual else (str(value),)
+    return () if value in ("", usual) else (str(value),)
 
 
 READ: Mapping[OptionKind, Callable[[JobOption, Any], object]] = {

@@ -76,9 +76,7 @@ async def test_a_folder_is_taken_when_all_of_it_is_there_and_is_what_was_said(fl
     assert await admin.stdout(job) == chunk * 2
 
 
-async def test_an_environment_that_is_made_of_a_file_which_is_not_there_is_refused(
-    fleet: Fleet, admin: Client
-) -> None:
+async def test_an_environment_that_is_made_of_a_file_which_is_not_there_is_refused(fleet: Fleet, admin: Client) -> None:
     for data in (BYTES, RIGHT):
         await upload(admin, data)
     extra = file("extra.txt", BYTES)

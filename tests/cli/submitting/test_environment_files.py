@@ -55,9 +55,7 @@ def test_a_file_behind_a_link_is_left_to_the_node(fake: FakeScheduler, gpuctl: G
 
 
 @pytest.mark.parametrize("file", ["deps/requirements.txt=requirements.txt", f"sha256:{'ab' * 32}:5=requirements.txt"])
-def test_a_file_of_its_own_counts_by_the_name_that_it_has_there(
-    fake: FakeScheduler, gpuctl: Gpuctl, file: str
-) -> None:
+def test_a_file_of_its_own_counts_by_the_name_that_it_has_there(fake: FakeScheduler, gpuctl: Gpuctl, file: str) -> None:
     submit = ("submit", "--dry-run", "--file", file, "--requirements")
     assert gpuctl(*submit, "requirements.txt", "--", "true").code == 0
     done = gpuctl(*submit, "deps/requirements.txt", "--", "true")
