@@ -7,6 +7,7 @@ from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import notes_for, refusal
 from ..policy.gap import gap_hold
+from ..policy.private_folders import private_folder_refusal
 from ..policy.routing import routed
 from ..state.access import RememberedRequest
 from ..state.attempts import Attempt, RankExit
@@ -99,6 +100,8 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
     first = state.durable.counters.next_job
     jobs: list[Job] = []
     for index, wanted in enumerate(found):
+        if (why := private_folder_refusal(state, event.user, wanted.spec, f"specs[{index}]")) is not None:
+            return Decision(reply=why)
         still = unmet(state, wanted.spec.after, event.ended)
         if isinstance(still, Refused):
             return Decision(reply=replace(still, field=f"specs[{index}].after"))
