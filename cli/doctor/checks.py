@@ -138,6 +138,7 @@ def _judge_silence(settings: Settings, problem: GpufleetError) -> Finding | None
 
 def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iterator[Finding]:
     token = settings.token()
+    client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())  # which also connects
     asked_at = datetime.now(UTC)
     server = client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
     answered_at = datetime.now(UTC)
