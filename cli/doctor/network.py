@@ -17,6 +17,8 @@ from gpufleet.fleet.finding import Finding, failed, ok, warning
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.listening import listening_hosts
 
+from ..local.folders import up_command
+
 LOOK_UP_SECONDS_MAX = 1.0
 """Each connection waits for a look-up that takes longer."""
 
