@@ -4,18 +4,12 @@ from collections.abc import Sequence
 
 from gpufleet.jobs.runs import private_folder_above
 
-from ..state.gpu_choice import without_gpus
 from ..state.ids import UserName
 from ..state.nodes import Node
 from ..state.replies import Refused
 from ..state.specs import JobSpec
 from ..state.state import State
-from .admission import minimum_memory
-from .fit import could_ever_hold
-from .gangs import ranks_of
-from .owners import asked_by
-
-NODES_SHOWN = 3
+from .suitable_nodes import names_text, suitable_nodes
 
 
 def private_folder_refusal(state: State, user: UserName, spec: JobSpec, field: str) -> Refused | None:
@@ -27,12 +21,10 @@ def private_folder_refusal(state: State, user: UserName, spec: JobSpec, field: s
         return None
     for name, path in (("cwd", spec.cwd), ("argv", _program(spec))):
         if (private := private_folder_above(path)) and (nodes := _all_isolating(state, user, spec)):
-            more = f" and {len(nodes) - NODES_SHOWN} more" if len(nodes) > NODES_SHOWN else ""
-            which = ", ".join(sorted(node.name for node in nodes)[:NODES_SHOWN]) + more
             return Refused(
                 reason="INVALID_ARGUMENT",
                 message=f"{path[:500]} is in {private}, which is private to each job on every node that could run this "
-                f"({which})",
+                f"({names_text(nodes)})",
                 field=f"{field}.{name}",
                 next_step="upload the folder with --upload ., or use a folder that is not in /tmp",
             )
@@ -49,16 +41,9 @@ def _program(spec: JobSpec) -> str:
 
 def _all_isolating(state: State, user: UserName, spec: JobSpec) -> Sequence[Node]:
     """The nodes that could ever hold the job, if each of them isolates jobs; else none."""
-    asked = asked_by(state.durable, user, spec.asked).resources
-    wanted = (asked, without_gpus(asked)) if spec.prefers_gpus else (asked,)
-    known = state.durable.nodes.values()
-    suitable = [
-        node
-        for node in known
-        if any(
-            could_ever_hold(node, rank, minimum_memory(state, each)) is None
-            for each in wanted
-            for rank in set(ranks_of(known, each, minimum_memory(state, each)))
-        )
-    ]
-    return suitable if all(node.info.job_accounts.is_isolating for node in suitable) else ()
+    found: list[Node] = []
+    for node in suitable_nodes(state, user, spec):
+        if not node.info.job_accounts.is_isolating:
+            return ()
+        found.append(node)
+    return found

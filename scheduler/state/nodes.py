@@ -107,6 +107,8 @@ class NodeInfo:
     shared_root_problem: str = ""
     job_accounts: JobAccounts = JobAccounts()
     containers: NodeContainers | None = None
+    environment_tools: tuple[str, ...] = ()
+    """What makes environments there; empty where its agent does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
