@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-import gpufleet.host.grpc_forks  # noqa: F401  before anything imports grpc
+import gpufleet.host.grpc_forks  # before anything imports grpc
+import gpufleet.host.grpc_names  # noqa: F401  the same
 from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.config.live import Live
 from gpufleet.config.paths import log_file

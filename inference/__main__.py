@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import gpufleet.host.grpc_forks  # noqa: F401  before anything imports grpc
+import gpufleet.host.grpc_forks  # before anything imports grpc
+import gpufleet.host.grpc_names  # noqa: F401  the same
 from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.host import event_loop
 

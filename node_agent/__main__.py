@@ -18,7 +18,8 @@ from pathlib import Path
 
 from gpufleet.v1.node_pb2 import NodeInfo
 
-import gpufleet.host.grpc_forks  # noqa: F401  before anything imports grpc
+import gpufleet.host.grpc_forks  # before anything imports grpc
+import gpufleet.host.grpc_names  # noqa: F401  the same
 from gpufleet.config.agent_settings import RANGE, SHARED, AgentSettings
 from gpufleet.config.live import Live
 from gpufleet.config.paths import log_file

@@ -28,6 +28,7 @@ from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Metrics, Read
 from . import wire
 from .core.expectations import Reading as DeviceReading
 from .core.outcome import AttemptView
+from .setup import tools
 
 TORCH = ("torch",)
 CUDA_RUNTIMES = (
@@ -81,6 +82,7 @@ def node_info(naming: NodeNaming, facts: HostFacts, source: DeviceSource) -> nod
         provider="static",
         advertise_address=naming.advertise,
         job_accounts=naming.accounts,
+        environment_tools=tools.here(),
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import gpufleet.host.grpc_forks  # noqa: F401  before anything imports grpc
+import gpufleet.host.grpc_forks  # before anything imports grpc
+import gpufleet.host.grpc_names  # noqa: F401  the same
 from gpufleet.config.live import Live
 from gpufleet.config.merged import Resolved, load_program
 from gpufleet.config.paths import log_file, program_config_file

@@ -72,14 +72,16 @@ def up(
 
     Your jobs run as this account, and nobody else's do unless you say so.
 
+    Where one of them has died, it starts that again as it was, and keeps the others.
+
     Running jobs outlive Ctrl-C and are taken back by the next gpuctl up; a second Ctrl-C within 3 s ends them.
     """
     from gpufleet.errors import invalid
 
     from ..local.folders import folders_of
     from ..local.gateway import Gateway
-    from ..local.starting import UpOptions
     from ..local.up import bring_up
+    from ..local.up_options import UpOptions
 
     if virtual_gpus != "auto" and not (virtual_gpus.isascii() and virtual_gpus.isdigit()):
         raise invalid("--virtual-gpus", f'"{virtual_gpus}" is not a whole number')

@@ -30,6 +30,7 @@ from .agent import agent_folder, check_agent
 from .cluster import FREE_BYTES_FAILED, compare_nodes, judge_nodes, judge_refusal, judge_server
 from .each_address import check_each_address
 from .network import check_name, check_port, own_address
+from .page import check_page
 from .versions import judge_programs
 from .wishes import Wishes
 
@@ -96,6 +97,8 @@ def examine(settings: Settings, wishes: Wishes) -> Iterator[Finding]:
     try:
         with connected(settings) as client:
             yield from _examine_cluster(settings, client, wishes)
+            if gateway := settings.config.settings.gateway:
+                yield check_page(gateway)
             if wishes.run:
                 from .selftest import test_nodes
 
@@ -138,6 +141,7 @@ def _judge_silence(settings: Settings, problem: GpufleetError) -> Finding | None
 
 def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iterator[Finding]:
     token = settings.token()
+    client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())  # which also connects
     asked_at = datetime.now(UTC)
     server = client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
     answered_at = datetime.now(UTC)

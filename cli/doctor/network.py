@@ -9,16 +9,23 @@ import errno
 import select
 import socket
 import struct
+import time
 from dataclasses import dataclass
 
 from gpufleet.fleet.encryption import CONNECT_S_MAX
-from gpufleet.fleet.finding import Finding, failed, ok
+from gpufleet.fleet.finding import Finding, failed, ok, warning
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.listening import listening_hosts
 
+from ..local.folders import up_command
+
+LOOK_UP_SECONDS_MAX = 1.0
+"""Each connection waits for a look-up that takes longer."""
+
 
 def check_name(host: str) -> Finding:
-    """Whether the host's name stands for an address."""
+    """Whether the host's name stands for an address, and how long the system's resolver takes to say so."""
+    began = time.monotonic()
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror as problem:
@@ -33,8 +40,17 @@ def check_name(host: str) -> Finding:
             f'"{host}" is not known here: {problem.strerror}',
             f"Check the spelling, or ask a name server: getent hosts {host}. An IP address works as well.",
         )
+    seconds = time.monotonic() - began
     addresses = sorted({str(each[4][0]) for each in found})
-    return ok("name", f"{host} is {', '.join(addresses[:4])}")
+    sentence = f"{host} is {', '.join(addresses[:4])}"
+    if seconds > LOOK_UP_SECONDS_MAX:
+        return warning(
+            "name",
+            f"{sentence}; the look-up took {seconds:.1f} s",
+            f"Repeat it with: time getent hosts {host}. Does each name server in /etc/resolv.conf answer? A line in "
+            "/etc/hosts needs none, and neither does an IP address.",
+        )
+    return ok("name", sentence)
 
 
 def check_port(address: Address) -> Finding:
@@ -119,7 +135,9 @@ def own_address(host: str) -> str:
 def not_listening_fix(address: Address) -> str:
     """What to do where a connection is refused."""
     if is_loopback(address.host):
-        return "Start one here with: gpuctl up. Or name where it runs: --scheduler HOST:PORT"
+        return (
+            f"Start one here, or what has died of it, with: {up_command()}. Or say where it runs: --scheduler HOST:PORT"
+        )
     return (
         f"On {address.host}: is it running? By default it listens on loopback only; for the network start it with: "
         f"gpuctl scheduler --host 0.0.0.0 --port {address.port}, and TLS files or --insecure"

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpufleet.config.contexts import read_contexts
 from gpufleet.config.paths import contexts_file, log_file, state_dir
@@ -81,6 +83,12 @@ def folders_of_context() -> Folders | None:
     return folders if is_its and record is not None and record.address == values.get("scheduler") else None
 
 
+def up_command() -> str:
+    """What starts again what died of the fleet that the context in use speaks of."""
+    folders = folders_of_context()
+    return "gpuctl up" if folders is None else f"gpuctl up --data {shlex.quote(str(folders.record))}"
+
+
 RECORD_FILE = "up.json"
 POLL_S = 0.05
 
@@ -136,6 +144,10 @@ class Record:
     programs: tuple[Started, ...]
     is_stopping: bool = False
     """Whether somebody is stopping them: who watches them need not wonder."""
+    by: Started | None = None
+    """The `up` that starts them or stays with them; None where they were let go."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What `up` was asked for, to start again as it was what has died; empty of an `up` of before there was this."""
 
     def running(self) -> list[Started]:
         """The programs that still run."""
@@ -166,7 +178,8 @@ def read_record(folder: Path) -> Record | None:
     try:
         values = json.loads((folder / RECORD_FILE).read_text())
         programs = tuple(Started(**each) for each in values.pop("programs"))
-        return Record(programs=programs, **values)
+        by = values.pop("by", None)
+        return Record(programs=programs, by=None if by is None else Started(**by), **values)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -8,10 +8,10 @@ import ssl
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
 
-from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.config.gateway_settings import GATEWAY_PORT, GatewaySettings
 from gpufleet.config.merged import load_program
 from gpufleet.config.paths import program_config_file
 from gpufleet.net.addresses import Address, is_loopback, parse_address
@@ -26,12 +26,12 @@ ELSEWHERE = ("192.0.2.1", 9)
 class Gateway:
     """The gateway that `up` was asked for."""
 
-    host: str
-    port: int
-    given_grpc_port: int | None
+    host: str = "127.0.0.1"
+    port: int = GATEWAY_PORT
+    given_grpc_port: int | None = None
     """None: that of gateway.toml, or the one after the page's."""
 
-    is_insecure: bool
+    is_insecure: bool = False
 
     @property
     def flags(self) -> list[str]:
@@ -67,19 +67,10 @@ class Gateway:
     def is_well(self, listens_at: str) -> bool:
         """Whether it answers, and hears the scheduler."""
         where = parse_address(listens_at)
-        host = _reachable(where.host)
-        connection = HTTPConnection(host, where.port, timeout=HEALTH_S_MAX)
-        if self.has_tls:
-            # Only whether it answers is asked, and nothing told: its certificate is for other names than this one.
-            context = ssl._create_unverified_context()
-            connection = HTTPSConnection(host, where.port, timeout=HEALTH_S_MAX, context=context)
         try:
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status == HTTPStatus.OK
-        except OSError:
+            return status_of(_reachable(where.host), where.port, has_tls=self.has_tls) == HTTPStatus.OK
+        except (OSError, HTTPException):
             return False
-        finally:
-            connection.close()
 
     def shown(self, listens_at: str) -> str:
         """HOST:PORT as people of this machine write it."""
@@ -94,6 +85,20 @@ class Gateway:
             hosts += _own_addresses()
         scheme = "https" if self.has_tls else "http"
         return [f"{scheme}://{Address(host, where.port)}" for host in hosts]
+
+
+def status_of(host: str, port: int, *, has_tls: bool) -> int:
+    """The HTTP status by which a gateway says how it is. Errors: OSError, HTTPException."""
+    connection = HTTPConnection(host, port, timeout=HEALTH_S_MAX)
+    if has_tls:
+        # Only whether it answers is asked, and nothing told: its certificate is for other names than this one.
+        context = ssl._create_unverified_context()
+        connection = HTTPSConnection(host, port, timeout=HEALTH_S_MAX, context=context)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def _is_any(host: str) -> bool:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
@@ -28,8 +24,10 @@ from gpufleet.net.addresses import Address
 from gpufleet.net.listening import why_not
 
 from ..options import Connection
+from .child import Child
 from .folders import Folders, Record, Started, remove_record, started, write_record
 from .gateway import Gateway
+from .up_options import NAMES, UpOptions, at_the_same_addresses
 
 START_S_MAX = 60.0
 """A program that is not ready after this, in seconds, is given up; a first start makes a database."""
@@ -42,25 +40,15 @@ SCHEDULER_FLAG, GATEWAY_FLAG, GRPC_FLAG = "--scheduler-port", "--port", "--grpc-
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpOptions:
-    """What `gpuctl up` was asked for."""
-
-    folders: Folders
-    port: int
-    virtual_gpus: str
-    with_agent: bool
-    gateway: Gateway | None
-    """None: no gateway."""
-    shares_account: bool = False
-    """Whether the jobs of all users run as this account."""
-
-
 @dataclass(slots=True)
 class Programs:
     """What was started so far."""
 
-    folders: Folders
+    options: UpOptions
+    before: tuple[Started, ...] = ()
+    """What an earlier `up` has started."""
+    kept: tuple[Started, ...] = ()
+    """What runs of that, and stays."""
     children: list[Child] = field(default_factory=list)
     address: str = ""
     pages: list[str] = field(default_factory=list)
@@ -68,12 +56,31 @@ class Programs:
     grpc: str = ""
     """HOST:PORT of served models over gRPC; empty without a gateway."""
     node: node_pb2.Node | None = None
+    node_name: str = ""
+    """The node's, from the record, until its agent is heard."""
     is_told_to_stop: Callable[[], bool] = lambda: False
+    is_let_go: bool = False
+    """Whether they go on by themselves, without this process."""
+
+    @property
+    def folders(self) -> Folders:
+        """Where all of it is."""
+        return self.options.folders
+
+    def keeps(self, name: str) -> bool:
+        """Whether this program runs already."""
+        return any(each.name == name for each in self.kept)
 
     def add(self, child: Child) -> None:
         """Note a program at once, also for a `down` that comes while the others start."""
         self.children.append(child)
         write_record(self.folders.record, self.record())
+
+    @property
+    def started(self) -> tuple[Started, ...]:
+        """All of them, in the order of starting; what has died as it was, until it is started again."""
+        found = {each.name: each for each in (*self.before, *(child.started for child in self.children))}
+        return tuple(found[name] for name in NAMES if name in found)
 
     def record(self) -> Record:
         """What `down` must know."""
@@ -81,13 +88,35 @@ class Programs:
             address=self.address,
             scheduler_data=str(self.folders.scheduler),
             agent_data=str(self.folders.agent),
-            node=self.node.name if self.node is not None else "",
-            programs=tuple(child.started for child in self.children),
+            node=self.node.name if self.node is not None else self.node_name,
+            programs=self.started,
+            options=self.options.written(),
+            by=None if self.is_let_go else started("up", os.getpid()),
         )
+
+    def failure(self) -> GpufleetError | None:
+        """Why one of them has ended; None while all run."""
+        for child in self.children:
+            if child.has_ended():
+                return child.failure()
+        for each in self.kept:
+            if not each.is_running():
+                log = self.folders.log(each.name)
+                return GpufleetError(
+                    Reason.INTERNAL, f"the {each.name} has ended", next_step=f"Its log says why: {log}"
+                )
+        return None
 
     def client(self) -> AbstractContextManager[Client]:
         """A client with the admin's token."""
         return local_client(self.address, self.folders)
+
+    def let_go(self) -> None:
+        """Leave them running, on their own."""
+        for child in self.children:
+            child.let_go()
+        self.is_let_go = True
+        write_record(self.folders.record, self.record())
 
     def reap(self) -> None:
         """Take note of those that have ended."""
@@ -95,11 +124,14 @@ class Programs:
             child.has_ended()
 
     def stop(self) -> None:
-        """Stop them, the newest first. Jobs go on: only a start that failed ends this way."""
+        """Stop what was started now, the newest first. Jobs go on: only a start that failed ends this way."""
         for child in reversed(self.children):
             child.started.stop(STOP_S_MAX, while_waiting=child.has_ended)
             child.has_ended()
-        if self.children:
+        if self.kept:  # what was started now is named as having ended, and is started again the next time
+            self.is_let_go = True
+            write_record(self.folders.record, self.record())
+        elif self.children:
             remove_record(self.folders.record)
 
 
@@ -113,20 +145,31 @@ class StopRequested(Exception):
 
 
 def start_programs(
-    options: UpOptions, say: Callable[[str], None], is_told_to_stop: Callable[[], bool] = lambda: False
+    options: UpOptions,
+    say: Callable[[str], None],
+    is_told_to_stop: Callable[[], bool] = lambda: False,
+    before: Record | None = None,
 ) -> Programs:
-    """Start them; when it fails, nothing is left running. Raises ToldToStop when that comes first."""
-    programs = Programs(options.folders, is_told_to_stop=is_told_to_stop)
-    ports = [(Address(HOST, options.port), SCHEDULER_FLAG)]
-    if (gateway := options.gateway) is not None:
+    """Start those that do not run; when it fails, none of these is left running. Raises StopRequested when that comes
+    first. `before` says what an `up` has started: what runs of it stays.
+    """
+    programs = Programs(options, is_told_to_stop=is_told_to_stop)
+    if before is not None:
+        programs.before, programs.kept = before.programs, tuple(before.running())
+        programs.address, programs.node_name = before.address, before.node
+        options = at_the_same_addresses(options, before)
+    gateway = options.gateway
+    ports = [] if programs.keeps("scheduler") else [(Address(HOST, options.port), SCHEDULER_FLAG)]
+    if gateway is not None and not programs.keeps("gateway"):
         ports.append((Address(gateway.settings.host, gateway.port), GATEWAY_FLAG))
         ports.append((Address(gateway.settings.host, gateway.grpc_port), GRPC_FLAG))
     for address, flag in ports:
         if address.port and (taken := why_not(address, flag)):
             raise taken
     try:
-        say("starting the scheduler")
-        _start_scheduler(options, programs)
+        if not programs.keeps("scheduler"):
+            say("starting the scheduler")
+            _start_scheduler(options, programs)
         if options.with_agent:
             say("starting the agent")
             _start_agent(options, programs)
@@ -152,7 +195,7 @@ def _start_scheduler(options: UpOptions, programs: Programs) -> None:
                 return False
         return True
 
-    _wait(programs, answer, "does not answer")
+    _wait(programs, answer, "scheduler", "does not answer")
 
 
 def _start_listening(programs: Programs, name: str, command: list[str]) -> str:
@@ -165,7 +208,7 @@ def _start_listening(programs: Programs, name: str, command: list[str]) -> str:
         written = _written_at(file)
         return file.read_text().strip() if written is not None and written != before else ""
 
-    return _wait(programs, listening, "does not listen")
+    return _wait(programs, listening, name, "does not listen")
 
 
 def has_gateway() -> bool:
@@ -179,8 +222,11 @@ def _start_gateway(gateway: Gateway, programs: Programs) -> None:
     folders = programs.folders
     arguments = [*gateway.flags, "--data", str(folders.gateway)]
     arguments += ["--scheduler", programs.address, "--token-file", str(folders.gateway_token)]
-    listens_at = _start_listening(programs, "gateway", ["gpufleet.gateway", *arguments])
-    _wait(programs, lambda: gateway.is_well(listens_at), "does not hear the scheduler")
+    if programs.keeps("gateway"):
+        listens_at = folders.listening("gateway").read_text().strip()
+    else:
+        listens_at = _start_listening(programs, "gateway", ["gpufleet.gateway", *arguments])
+    _wait(programs, lambda: gateway.is_well(listens_at), "gateway", "does not hear the scheduler")
     programs.pages = gateway.pages(listens_at)
     programs.grpc = gateway.shown(programs.folders.grpc_listening.read_text().strip())
 
@@ -196,14 +242,15 @@ def _start_agent(options: UpOptions, programs: Programs) -> None:
         str(folders.agent),
     ]
     arguments += [*_as_whom_jobs_run(options), "--virtual-gpus", options.virtual_gpus]
-    programs.add(Child("agent", ["gpufleet.node_agent", *arguments]))
+    if not programs.keeps("agent"):
+        programs.add(Child("agent", ["gpufleet.node_agent", *arguments]))
     with programs.client() as client:
 
         def ready() -> node_pb2.Node | None:
             nodes = client.call(client.scheduler.ListNodes, scheduler_pb2.ListNodesRequest()).nodes
             return next((node for node in nodes if _is_ours(node)), None)
 
-        programs.node = _wait(programs, ready, "is not ready")
+        programs.node = _wait(programs, ready, "agent", "is not ready")
 
 
 def _as_whom_jobs_run(options: UpOptions) -> list[str]:
@@ -223,8 +270,7 @@ def _is_ours(node: node_pb2.Node) -> bool:
     return is_up and node.info.hostname == socket.gethostname()
 
 
-def _wait(programs: Programs, found: Callable[[], R | None], what: str) -> R:
-    child = programs.children[-1]
+def _wait(programs: Programs, found: Callable[[], R | None], name: str, what: str) -> R:
     deadline = time.monotonic() + START_S_MAX
     while True:
         if programs.is_told_to_stop():
@@ -232,12 +278,12 @@ def _wait(programs: Programs, found: Callable[[], R | None], what: str) -> R:
         value = found()
         if value:
             return value
-        if child.has_ended():
-            raise child.failure()
+        if (failure := programs.failure()) is not None:
+            raise failure
         if time.monotonic() >= deadline:
             raise GpufleetError(
                 Reason.INTERNAL,
-                f"the {child.name} {what} after {START_S_MAX:g} s",
+                f"the {name} {what} after {START_S_MAX:g} s",
                 next_step="See its log, which gpuctl up names at the next try with --verbose.",
             )
         time.sleep(POLL_S)
@@ -249,65 +295,3 @@ def _written_at(file: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns
-
-
-LAST_LINES_MAX = 30
-LINE_BYTES_MAX = 4096
-
-
-class Child:
-    """A running program of ours.
-
-    Its stderr is read while we are there; programs keep their whole log in a file, and go on when nobody reads.
-    A session of its own keeps a Ctrl-C at our terminal from it: stopping is ours to order.
-    """
-
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        self.name = name
-        environment = {key: value for key, value in os.environ.items() if key not in _OURS}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=environment,
-        )
-        self.started: Started = started(name, self._process.pid)
-        self._lines: deque[bytes] = deque(maxlen=LAST_LINES_MAX)
-        stderr = self._process.stderr
-        assert stderr is not None
-        self._reader = threading.Thread(target=self._read, args=(stderr,), name=f"{name}-stderr", daemon=True)
-        self._reader.start()
-
-    def has_ended(self) -> bool:
-        """Whether it has ended; waits for nothing, and reaps it."""
-        return self._process.poll() is not None
-
-    def failure(self) -> GpufleetError:
-        """Why it ended, from its own last words."""
-        self._reader.join(1.0)
-        words = [line.decode(errors="replace").rstrip() for line in self._lines]
-        said = [line for line in words if line.strip()][-8:]
-        code = self._process.returncode
-        if not said:
-            return GpufleetError(Reason.INTERNAL, f"the {self.name} ended with code {code} and said nothing")
-        return GpufleetError(
-            Reason.INTERNAL,
-            f"the {self.name} ended with code {code}: " + "\n  ".join(said[:-1] or said),
-            next_step=said[-1],
-        )
-
-    def let_go(self) -> None:
-        """Leave it running, on its own."""
-        # Popen would complain about a child that is not waited for; init will wait for it.
-        self._process.returncode = 0
-
-    def _read(self, stream: IO[bytes]) -> None:
-        with stream:
-            while line := stream.readline(LINE_BYTES_MAX):
-                self._lines.append(line)
-
-
-_OURS = frozenset({"GPUCTL_SCHEDULER", "GPUCTL_TOKEN", "GPUCTL_TOKEN_FILE", "GPUCTL_CONTEXT"})
-"""Of the submitter, and not meant for programs that are told by flags where everything is."""

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +23,10 @@ from gpufleet.text.units import counted
 from ..errors import FAILED, Declined
 from ..render.nodes import devices_in_words
 from ..screen import say, with_tilde
-from .folders import Record, folders_of, folders_of_context, read_record, write_record
-from .starting import Programs, StopRequested, UpOptions, has_gateway, start_programs
+from .folders import Record, Started, folders_of, folders_of_context, read_record, write_record
+from .starting import Programs, StopRequested, has_gateway, start_programs
 from .stopping import running_jobs, stop_programs
+from .up_options import UpOptions, missing_of, options_of_before
 
 CONTEXT = "local"
 STATUS_S = 1.0
@@ -44,12 +45,10 @@ def bring_up(options: UpOptions, *, is_detached: bool) -> int:
     """Start everything; stay until Ctrl-C unless detached. Answers the exit code."""
     folders = options.folders
     record = read_record(folders.record)
-    if record is not None and record.running():
-        raise GpufleetError(
-            Reason.ALREADY_RUNNING,
-            f"what gpuctl up started still runs ({_still_runs(record)})",
-            next_step="Use it as it is, or stop it with: gpuctl down",
-        )
+    if record is not None and not record.running():
+        record = None
+    if record is not None:
+        options = _options_of_the_rest(options, record)
     # Who has not installed what a gateway needs wants none, as long as they do not ask for one.
     gateway_is_missing = options.gateway is not None and not has_gateway()
     if gateway_is_missing:
@@ -57,21 +56,45 @@ def bring_up(options: UpOptions, *, is_detached: bool) -> int:
     signals = Signals()
     with handled(signals.note):
         try:
-            programs = start_programs(options, _progress, signals.is_told)
+            programs = start_programs(options, _progress, signals.is_told, record)
         except StopRequested:
-            say("told to stop before everything ran; nothing is left running")
+            left = "nothing is left running" if record is None else f"what ran goes on: {_names(record.running())}"
+            say(f"told to stop before everything ran; {left}")
             return SIGNALLED + (signals.number or signal.SIGTERM)
         write_record(folders.record, programs.record())
+        if record is not None:
+            say(f"started again: {_names([each.started for each in programs.children])}; kept: {_names(programs.kept)}")
         before = _use_context(programs)
         _tell_what_runs(programs, before, is_detached=is_detached, gateway_is_missing=gateway_is_missing)
         if not is_detached:
             return _Supervisor(programs, signals.number).run()
         if signals.number is not None:
-            stop_programs(programs.record(), folders, ends_jobs=False, say=say, while_waiting=programs.reap)
+            if record is None:
+                stop_programs(programs.record(), folders, ends_jobs=False, say=say, while_waiting=programs.reap)
+            else:
+                programs.stop()  # what ran before goes on
             return SIGNALLED + signals.number
-        for child in programs.children:
-            child.let_go()
+        programs.let_go()
         return 0
+
+
+def _options_of_the_rest(options: UpOptions, record: Record) -> UpOptions:
+    """With what options what has died is started again. Raises ALREADY_RUNNING where nothing has, and CONFLICT."""
+    if record.is_stopping:
+        what, step = "is being stopped", "Wait for its end, or stop it with: gpuctl down"
+    elif not missing_of(record, options.folders):
+        what, step = "still runs", "Use it as it is, or stop it with: gpuctl down"
+    elif record.by is not None and record.by.is_running():
+        what, step = f"is looked after by process {record.by.pid}", "Wait for that, or stop it with: gpuctl down"
+    else:
+        return options_of_before(options, record)
+    raise GpufleetError(
+        Reason.ALREADY_RUNNING, f"what gpuctl up started {what} ({_still_runs(record)})", next_step=step
+    )
+
+
+def _names(programs: Iterable[Started]) -> str:
+    return ", ".join(f"the {each.name}" for each in programs)
 
 
 def bring_down(data: Path | None, *, is_sure: bool, keeps_jobs: bool) -> int:
@@ -128,9 +151,8 @@ class _Supervisor:
             self._woken.clear()
             if self._must_leave or self._asked_at:
                 return self._leave()
-            for child in self._programs.children:
-                if child.has_ended():
-                    return self._one_has_ended(child.failure())
+            if (failure := self._programs.failure()) is not None:
+                return self._one_has_ended(failure)
             self._show_status(client)
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -173,7 +195,8 @@ class _Supervisor:
 
     def _wait_for_the_others(self) -> None:
         deadline = time.monotonic() + DOWN_S_MAX
-        while not all(child.has_ended() for child in self._programs.children) and time.monotonic() < deadline:
+        while self._programs.record().running() and time.monotonic() < deadline:
+            self._programs.reap()
             self._woken.wait(0.1)
 
     def _show_status(self, client: Client) -> None:

@@ -5,6 +5,7 @@ The command itself changes where the script comes through a pipe.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import shlex
@@ -46,7 +47,7 @@ class Script(NamedTuple):
     name: str
     """As it was typed, for messages."""
     head: bytes
-    """At most SCRIPT_BYTES_READ_MAX bytes."""
+    """At most SCRIPT_BYTES_READ_MAX bytes, without a byte order mark in front."""
 
 
 def script_of(command: Sequence[str], folder: Path) -> Script | None:
@@ -115,6 +116,7 @@ def _read(name: str, folder: Path, *, with_any_beginning: bool) -> Script | None
             head = file.read(SCRIPT_BYTES_READ_MAX)
     except (OSError, ValueError):
         return None
+    head = head.removeprefix(codecs.BOM_UTF8)
     # What is no text is no script, whatever bytes it happens to hold; what is called by itself begins with `#!`.
     is_script = b"\0" not in head if with_any_beginning else head.startswith(b"#!")
     return Script(name, head) if is_script else None

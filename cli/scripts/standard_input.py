@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import shlex
 import sys
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def read_script() -> bytes:
         raise invalid(WORD, "standard input holds no script", next_step="Write: gpuctl submit -- - <job.sh")
     if b"\0" in content:
         raise invalid(WORD, "standard input is no script: it holds NUL bytes", next_step="Submit the program's path.")
-    return content
+    return content.removeprefix(codecs.BOM_UTF8)  # no interpreter takes it for part of a program
 
 
 def script_of_input(content: bytes) -> Script:

@@ -70,6 +70,12 @@ def submit(
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
     if not dry_run:
         _upload(settings, job.file, folder, request, shared_root)
+    elif folder is not None:
+        from gpufleet.fleet.folders.sending import say_what_is_in
+
+        from ..screen import NOTICES
+
+        say_what_is_in(folder, NOTICES)
     if interactive and not dry_run:
         _attach(settings, request)
     submit_job(settings, request)

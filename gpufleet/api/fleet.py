@@ -115,6 +115,10 @@ class AsyncFleet:
             if not is_dry_run and (options.file or folder is not None):
                 root = self.settings.config.settings.shared_root
                 upload_what_goes_along(self.settings, options.file or (), folder, request.specs[0], NOTICES, root)
+            elif folder is not None:
+                from gpufleet.fleet.folders.sending import say_what_is_in
+
+                say_what_is_in(folder, NOTICES)
         except GpufleetError as problem:
             raise in_words(problem) from None
         return request

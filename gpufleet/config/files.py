@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from gpufleet.config.layers import Layer, Problem, config_error
 from gpufleet.config.settings import Setting, sections_of, settings_of
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.text.cleaning import is_utf8
 from gpufleet.text.spelling import did_you_mean
 
 CONFIG_FILE_BYTES_MAX = 1_000_000
@@ -55,13 +57,30 @@ def parse_toml(text: str, file: Path, problems: list[Problem]) -> Mapping[str, A
     import tomllib  # only those who have a file pay for it
 
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         why, _, position = str(error).partition(" (at ")
         found = re.search(r"line (\d+)", position)
         line = found[1] if found else str(text.count("\n") + 1)
         problems.append(Problem(f"{file}:{line}", "", f"this is not TOML: {why}"))
         return {}
+    if (key := _key_of_bytes(document)) is not None:
+        problems.append(Problem(f"{file}:{line_of(text, key)}", "", "this is not UTF-8"))
+        return {}
+    return document
+
+
+def _key_of_bytes(value: object) -> str | None:
+    """The dotted key of the first text that is not UTF-8, empty where it is a key itself; None where all are."""
+    match value:
+        case str():
+            return None if is_utf8(value) else ""
+        case dict():
+            found = ((key, _key_of_bytes(inner) if is_utf8(key) else "") for key, inner in value.items())
+            return next((f"{key}.{below}".rstrip(".") for key, below in found if below is not None), None)
+        case list():
+            return next((below for below in map(_key_of_bytes, value) if below is not None), None)
+    return None
 
 
 def line_of(text: str, key: str) -> int:
@@ -90,7 +109,10 @@ def _names(dotted: str) -> list[str]:
 
 
 def read_text(file: Path) -> str:
-    """The content of a settings file; raises FILE_NOT_FOUND or CONFIG_INVALID."""
+    """The content of a settings file, without a byte order mark; raises FILE_NOT_FOUND or CONFIG_INVALID.
+
+    Bytes that are not UTF-8 stay as `parse_toml` expects them: it permits them in comments.
+    """
     try:
         with file.open("rb") as opened:
             content = opened.read(CONFIG_FILE_BYTES_MAX + 1)
@@ -100,11 +122,7 @@ def read_text(file: Path) -> str:
         ) from None
     if len(content) > CONFIG_FILE_BYTES_MAX:
         raise config_error([Problem(str(file), "", "the file is larger than 1 MB")])
-    try:
-        return content.decode()
-    except UnicodeDecodeError as problem:
-        line = content[: problem.start].count(b"\n") + 1
-        raise config_error([Problem(f"{file}:{line}", "", "this is not UTF-8")]) from None
+    return content.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
 
 
 def _flattened(cls: type[Any], table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:

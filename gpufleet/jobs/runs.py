@@ -31,10 +31,27 @@ to itself for the moment in which it starts a process."""
 UNLIMITED = -1
 """The value of a resource limit that is none, as getrlimit(2) has it."""
 
+PRIVATE_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+"""What an isolated job has for itself alone: what the machine has below them is not there."""
+
 _NAME = re.compile(r"([1-9][0-9]{0,18})\.([1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})(?:\.([0-9a-f]{16}))?", re.ASCII)
 
 LINEAGE = re.compile(r"(?:[0-9a-f]{16})?", re.ASCII)
 """What names a start of a scheduler, or nothing."""
+
+
+def private_folder_above(path: str) -> str:
+    """The folder of PRIVATE_FOLDERS that an absolute path lies in; empty where it lies in none, or is one itself."""
+    if not path.startswith("/"):
+        return ""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    whole = f"/{'/'.join(parts)}"
+    return next((folder for folder in PRIVATE_FOLDERS if whole.startswith(f"{folder}/")), "")
 
 
 @dataclass(frozen=True, slots=True, order=True)

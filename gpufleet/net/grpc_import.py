@@ -1,8 +1,8 @@
-"""How a command imports grpc: silent, and without asyncio until something of asyncio is used.
+"""How a command imports grpc: silent, with the system's resolver, and without asyncio until something of it is used.
 
-What grpc's C core logs is told again, in words, by the error of the call. It reads GRPC_VERBOSITY once, while it is
-imported. So the variable is set for that moment alone, and neither a job with `--env-all` nor a program that is started
-from here inherits it.
+What grpc's C core logs is told again, in words, by the error of the call; why names are the system's to resolve stands
+in gpufleet/host/grpc_names.py. The core reads GRPC_VERBOSITY and GRPC_DNS_RESOLVER once, while it is imported. So they
+are set for that moment alone, and neither a job with `--env-all` nor a program that is started from here inherits them.
 
 `import grpc` imports grpc.aio, and that asyncio: together more than all else of grpc, and a command that only asks
 something needs neither. Protobuf imports its messages in pure Python, which nobody uses where it has compiled ones: a
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 ASKED_BY = ("GRPC_VERBOSITY", "GRPC_TRACE")
 """Who sets one of these wants to read it."""
+
+RESOLVER_VARIABLE, BY_SYSTEM = "GRPC_DNS_RESOLVER", "native"
+"""Names are resolved by getaddrinfo(3)."""
 
 _MESSAGES_IN_PYTHON = ("google.protobuf.internal.python_message",)
 _TLS_OF_ASYNCIO = ("ssl", "asyncio.sslproto")
@@ -67,7 +70,7 @@ class _LightLoader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        with _silent(), _without(*self._later):
+        with _variables(), _without(*self._later):
             self._loader.exec_module(module)
 
     def __getattr__(self, name: str) -> Any:
@@ -75,15 +78,17 @@ class _LightLoader:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    if any(os.environ.get(name) for name in ASKED_BY):
-        yield
-        return
-    os.environ["GRPC_VERBOSITY"] = "NONE"
+def _variables() -> Iterator[None]:
+    wanted = {RESOLVER_VARIABLE: BY_SYSTEM}
+    if not any(os.environ.get(name) for name in ASKED_BY):
+        wanted["GRPC_VERBOSITY"] = "NONE"
+    set_here = {name: value for name, value in wanted.items() if not os.environ.get(name)}
+    os.environ.update(set_here)
     try:
         yield
     finally:
-        os.environ.pop("GRPC_VERBOSITY", None)
+        for name in set_here:
+            os.environ.pop(name, None)
 
 
 @contextmanager

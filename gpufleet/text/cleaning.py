@@ -1,4 +1,4 @@
-"""Text that others wrote, as one line that a terminal may be shown."""
+"""Text that others wrote: whether it is UTF-8, and as one line that a terminal may be shown."""
 
 from __future__ import annotations
 
@@ -8,3 +8,12 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else " " if each in "\n\t" else "�" for each in text)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether the text can be encoded; bytes of names and of variables that are not UTF-8 are surrogates in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

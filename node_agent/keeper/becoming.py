@@ -12,6 +12,7 @@ import resource
 import signal
 import termios
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from gpufleet.jobs.runs import InputMode
@@ -20,7 +21,7 @@ from ..core.launch import Container, NotRun, Process, Refusal, RefusalReason
 from .containers.entered import CommandInside, StandIn
 from .descriptors import close_all_but
 from .linux import die_with_parent, give_up_privileges
-from .spawn import failure_of, find_command, rlimit
+from .spawn import failure_of, find_command, private_hint, rlimit
 from .values import Json, not_run_from, refusal_from, to_json
 
 ANSWER_BYTES_MAX = 65_536
@@ -118,10 +119,14 @@ class Becoming:
             hint = ""
             if isolation is not None and isinstance(error, PermissionError):
                 hint = f"; the node runs the job as uid {isolation.uid}"
+            elif isinstance(error, FileNotFoundError):
+                hint = private_hint(process, process.cwd)
             return Refusal(RefusalReason.CWD_MISSING, f"cwd {process.cwd[:500]!r}: {error.strerror}{hint}")
         found = find_command(process.argv[0], process.env.get("PATH", os.defpath))
         if isinstance(found, NotRun):
-            return found
+            folders = process.env.get("PATH", os.defpath).split(os.pathsep)
+            hints = (private_hint(process, folder) for folder in folders)
+            return replace(found, detail=found.detail + next(filter(None, hints), ""))
         try:
             os.execve(found, process.argv, process.env)
         except OSError as error:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from gpufleet.jobs.runs import RankKey
+from gpufleet.jobs.runs import RankKey, private_folder_above
 
 from ..core.launch import NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import LaunchFailure
@@ -196,11 +196,26 @@ def failure_of(error: OSError, found: str, process: Process) -> NotRun | Refusal
     if error.errno == errno.E2BIG:
         return _too_long(process)
     if error.errno in _NOT_FOUND:
-        return NotRun(LaunchFailure.COMMAND_NOT_FOUND, sentence + _missing_interpreter(found))
+        hint = private_hint(process, found) if "/" in found else ""
+        return NotRun(LaunchFailure.COMMAND_NOT_FOUND, sentence + _missing_interpreter(found) + hint)
     if error.errno in _NOT_EXECUTABLE:
         hint = " (a script's first line must name its interpreter, like #!/bin/sh)"
         return NotRun(LaunchFailure.NOT_EXECUTABLE, sentence + (hint if error.errno == errno.ENOEXEC else ""))
     return Refusal(RefusalReason.SPAWN_FAILED, sentence)
+
+
+def private_hint(process: Process, path: str) -> str:
+    """Say that a path of an isolated process is in a folder that the process has for itself alone, also by a link."""
+    if process.isolation is None or not (private := private_folder_above(_resolved(process.cwd, path))):
+        return ""
+    return (
+        f"; {private} is private to each job on this node, and nothing of the machine's is in it: upload the folder "
+        f"with --upload ., or use one that is not in {private}"
+    )
+
+
+def _resolved(folder: str, path: str) -> str:
+    return os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - a keeper does without pathlib
 
 
 def _unfit_here(process: Process) -> NotRun | Refusal | None:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpufleet.jobs.environment_files import UV_FILES
+
 from ..core.commands import LaunchAttempt
 from ..core.launch import EnvironmentTool, Refusal, RefusalReason
 from . import tools
@@ -82,7 +84,7 @@ def recipe_of(command: LaunchAttempt, folder: Path, *, is_shared: bool) -> Recip
         case EnvironmentTool.UV:
             uv = _needed(tools.uv(), "uv", "--requirements")
             versions.append(uv.version)
-            files = {"pyproject.toml": _read(folder, "pyproject.toml"), "uv.lock": _read(folder, "uv.lock")}
+            files = {name: _read(folder, name) for name in UV_FILES}
             in_words = "uv sync"
             sync = f"{shlex.quote(uv.path)} sync --frozen --no-install-project --python {shlex.quote(python.path)}"
             script = f'{venv} --without-pip\nUV_PROJECT_ENVIRONMENT="$GPUFLEET_ENVIRONMENT" {sync}'

@@ -49,8 +49,17 @@ def conda() -> Tool | None:
     return next(filter(None, map(_tool, CONDAS)), None)
 
 
+def here() -> tuple[str, ...]:
+    """What the scheduler is told of: pip, which is everywhere, and what can be found, without starting it."""
+    return ("pip", *(["uv"] if _path("uv") else ()), *(["conda"] if any(map(_path, CONDAS)) else ()))
+
+
+def _path(name: str) -> str | None:
+    return shutil.which(name, path=PATH_DEFAULT) or shutil.which(name)
+
+
 def _tool(name: str) -> Tool | None:
-    path = shutil.which(name, path=PATH_DEFAULT) or shutil.which(name)
+    path = _path(name)
     version = _said(path, "--version") if path else ""
     return Tool(path, f"{name} {version}") if path and version else None
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import notes_for, refusal
+from ..policy.environment_tools import environment_tool_refusal
 from ..policy.gap import gap_hold
+from ..policy.private_folders import private_folder_refusal
 from ..policy.routing import routed
 from ..state.access import RememberedRequest
 from ..state.attempts import Attempt, RankExit
@@ -96,6 +98,9 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
             why = refusal(state, event.user, Asked(without_gpus(asked.resources), asked.run_span), f"specs[{number}]")
         if why is not None:
             return Decision(reply=why)
+    why = _refused_on_every_node(state, event.user, found)
+    if why is not None:
+        return Decision(reply=why)
     first = state.durable.counters.next_job
     jobs: list[Job] = []
     for index, wanted in enumerate(found):
@@ -119,6 +124,21 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
 
 WITHOUT_GPUS = frozenset({"NEVER_FITS", "UNKNOWN_GPU_MODEL"})
 """What a request is refused for that would do without GPUs all the same."""
+
+
+def _refused_on_every_node(state: State, user: UserName, jobs: tuple[WantedJob, ...]) -> Refused | None:
+    """Why one of them could run on no node that could hold it; those that are alike in that are looked at once."""
+    looked: set[tuple[object, ...]] = set()
+    for index, wanted in enumerate(jobs):
+        spec = wanted.spec
+        alike = (spec.asked, spec.prefers_gpus, spec.cwd, spec.argv[:1], spec.environment)
+        if alike in looked:
+            continue
+        looked.add(alike)
+        for refused_by in (private_folder_refusal, environment_tool_refusal):
+            if (why := refused_by(state, user, spec, f"specs[{index}]")) is not None:
+                return why
+    return None
 
 
 def _routed(state: State, jobs: tuple[WantedJob, ...]) -> tuple[WantedJob, ...] | Refused:

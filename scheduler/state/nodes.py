@@ -61,6 +61,11 @@ class JobAccounts:
         """Whether jobs of its owner run there, and of nobody else."""
         return self.runs_as is RunsAs.OWNER
 
+    @property
+    def is_isolating(self) -> bool:
+        """Whether each job is kept apart from all others, with a /tmp of its own."""
+        return self.runs_as in (RunsAs.RANGE, RunsAs.ACCOUNTS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContainers:
@@ -102,6 +107,8 @@ class NodeInfo:
     shared_root_problem: str = ""
     job_accounts: JobAccounts = JobAccounts()
     containers: NodeContainers | None = None
+    environment_tools: tuple[str, ...] = ()
+    """What makes environments there; empty where its agent does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

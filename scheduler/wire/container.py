@@ -20,6 +20,9 @@ PATH_BYTES_MAX = 4096
 TAKEN = ("/proc", "/sys", "/dev", "/run/gpufleet")
 """What a container has of its own; nothing of the node is shown there, or below it."""
 
+PASSED_ON: frozenset[str] = frozenset()
+"""Fields of ProcessSettings that the node passes on to a container's engine. A spec with any other one is refused."""
+
 HOW = "write it as /data/sets, /data/sets:/data or /data/sets:/data:ro"
 
 
@@ -68,14 +71,13 @@ def _refuse_beside(spec: job_pb2.JobSpec, path: str) -> None:
             "is made of the node's Python, and the job runs in a container, whose image has its own",
             next_step="leave out --setup, --requirements, --uv and --conda, and install it in the image; or --image",
         )
-    if spec.process.rlimits:
-        raise invalid(
-            f"{path}.process.rlimits",
-            "does not go with a container, whose engine sets the kernel's limits",
-            next_step="leave out --rlimit, or --image",
-        )
-    if spec.process.nice:
-        raise invalid(f"{path}.process.nice", "does not go with a container", next_step="leave out --nice, or --image")
+    for field, _ in spec.process.ListFields():
+        if field.name not in PASSED_ON:
+            raise invalid(
+                f"{path}.process.{field.name}",
+                "does not go with a container, whose engine starts its processes",
+                next_step="leave it out, or the image",
+            )
 
 
 def _mounts(asked: job_pb2.ContainerSettings, path: str) -> tuple[ContainerMount, ...]:

@@ -26,9 +26,8 @@ from ..state.units import Instant
 from .convert import duration, timestamp
 from .convert_jobs import share_proto
 
-PLAIN_FACTS = tuple(
-    field.name for field in fields(NodeInfo) if field.name not in ("devices", "labels", "job_accounts", "containers")
-)
+NOT_PLAIN = frozenset({"devices", "labels", "job_accounts", "containers", "environment_tools"})
+PLAIN_FACTS = tuple(field.name for field in fields(NodeInfo) if field.name not in NOT_PLAIN)
 """What an agent says of its machine in numbers and texts, under the same names on the wire."""
 
 RUNS_AS: dict[RunsAs | None, node_pb2.RunsAs.ValueType] = {
@@ -69,6 +68,7 @@ def info_proto(info: NodeInfo) -> node_pb2.NodeInfo:
         labels=dict(info.labels),
         job_accounts=_accounts_proto(info.job_accounts),
         containers=None if info.containers is None else _containers_proto(info.containers),
+        environment_tools=info.environment_tools,
         **plain,
     )
 

@@ -30,6 +30,9 @@ UID_MAX = 2**32 - 2
 READING_SECONDS_MAX = 3_600
 """A reading of a longer span is told of its end."""
 
+ENVIRONMENT_TOOLS_MAX = 16
+"""Of what an agent says; the rest is cut."""
+
 
 def stream_of(number: int) -> OutputStream:
     """A stream by its number on the wire."""
@@ -80,6 +83,7 @@ def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
         labels=labels_of(info.labels, "info.labels"),
         job_accounts=_job_accounts(info.job_accounts),
         containers=_containers(info.containers) if info.HasField("containers") else None,
+        environment_tools=tuple(each[:ACCOUNT_CHARS_MAX] for each in info.environment_tools[:ENVIRONMENT_TOOLS_MAX]),
         **plain,
     )
 

@@ -37,6 +37,16 @@ def test_a_key_becomes_the_words_of_its_option(tmp_path: Path, monkeypatch: pyte
     ]
 
 
+def test_a_byte_order_mark_and_a_latin_1_comment_are_no_matter(tmp_path: Path) -> None:
+    file = tmp_path / "gpufleet.toml"
+    file.write_bytes(b'\xef\xbb\xbfignore = ["secret/"]\ngpus = 2 # f\xfcr uns\n')
+    assert project_lines(file) == [(f"{file}:2", ["--gpus=2"])]
+    assert ignored_lines(file) == ["secret/"]
+    file.write_bytes(b"name = 'f\xfcr'\n")
+    with pytest.raises(GpufleetError, match=r"gpufleet\.toml:1: this is not UTF-8"):
+        project_lines(file)
+
+
 def test_the_file_in_the_folder_of_upload_counts_and_its_paths_lie_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

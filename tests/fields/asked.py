@@ -16,6 +16,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from cli.app import command_line
 from gpufleet.fleet.submitting.job_options import JobOptions
 from gpufleet.fleet.submitting.job_spec import spec_of
+from gpufleet.jobs.folders import Entry, Folder
 from scheduler.api.jobs.submitting import SubmitCalls
 from scheduler.api.roles import Caller, _caller
 from scheduler.blobs.folders import Contents
@@ -36,6 +37,9 @@ ENVIRONMENT = {"PATH": "/bin", "LANG": "C.UTF-8", "TERM": "xterm", "HOME": "/hom
 FOLDER = "/home/ada"
 
 BASE = job_pb2.JobSpec(argv=["train"], cwd="/data")
+
+ENVIRONMENT_FILES = ("a.txt", "environment.yml", "pyproject.toml", "requirements.txt", "uv.lock")
+"""What environments are made of; the folder of a job has all of them."""
 
 ROOT = "ab" * 16
 """The shared folder that the nodes see."""
@@ -287,7 +291,11 @@ async def job_of(spec: job_pb2.JobSpec) -> Job:
         keep=lambda wanted: None,
         size_of=lambda user, digest: sizes[digest],
         folder_bytes_max=2**40,
-        folders=SimpleNamespace(contents=lambda user, digest: contents, clash_with=lambda user, digest, files: None),
+        folders=SimpleNamespace(
+            contents=lambda user, digest: contents,
+            read=lambda user, digest: Folder(tuple(map(Entry, ENVIRONMENT_FILES)), ()),
+            clash_with=lambda user, digest, files: None,
+        ),
     )
     calls._outcome = _ended_well
     _caller.set(Caller(UserName("ada"), Role.ADMIN, TokenId("t")))

@@ -13,10 +13,11 @@ from gpufleet.v1 import job_pb2, node_agent_pb2
 
 from cli.render.job import request_lines
 from cli.render.table import Look
+from gpufleet.errors import GpufleetError
 from gpufleet.fleet.submitting.job_options import JobOptions, OptionKind
 from gpufleet.fleet.submitting.job_spec import PASSED_ON, command_line_of
 from gpufleet.fleet.submitting.option_kinds import READ, SHOW
-from gpufleet.fleet.submitting.requests import _option
+from gpufleet.fleet.submitting.requests import _option, in_options
 from scheduler.api.jobs.arrays import show_items
 from scheduler.core.gangs import launch_command
 from scheduler.state.attempts import Attempt, PlacedDevice, Placement, Rank
@@ -24,6 +25,7 @@ from scheduler.state.durable import Durable
 from scheduler.state.ids import DeviceUuid, NodeName, RankKey
 from scheduler.state.jobs import Job
 from scheduler.store.codec import Codec
+from scheduler.wire.container import PASSED_ON as PASSED_ON_TO_CONTAINERS
 from scheduler.wire.convert_commands import command_proto
 from scheduler.wire.convert_jobs import job_proto
 from scheduler.wire.groups.convert import show_group
@@ -207,6 +209,25 @@ def launch_of(spec: job_pb2.JobSpec) -> node_agent_pb2.HeartbeatResponse:
     job = made(spec.SerializeToString())
     attempt = Attempt(number=1, ranks=(Rank(placement=PLACEMENT),), placed_at=job.submitted_at)
     return command_proto(launch_command(fleet().state, job, attempt, RankKey(job.id, 1, 0)))
+
+
+SETTINGS = [each.name for each in job_pb2.ProcessSettings.DESCRIPTOR.fields]
+
+
+@pytest.mark.parametrize("name", [each for each in SETTINGS if each not in PASSED_ON_TO_CONTAINERS])
+def test_a_process_setting_that_no_container_receives_is_refused_beside_an_image(name: str) -> None:
+    path = next(each for each in PATHS if each.startswith(f"process.{name}"))
+    _, told = alone(BASE, path, VALUES, NEEDS)
+    made(told.SerializeToString())
+    told.container.image = "busybox"
+    with pytest.raises(GpufleetError, match="does not go with a container") as refused:
+        made(told.SerializeToString())
+    assert refused.value.violations[0].field == f"specs[0].process.{name}"
+    assert in_options(refused.value).violations[0].field.startswith("--")
+
+
+def test_what_containers_are_passed_on_are_fields_of_the_settings() -> None:
+    assert set(SETTINGS) >= PASSED_ON_TO_CONTAINERS
 
 
 def test_every_field_reaches_the_nodes_launch_or_is_the_schedulers_alone() -> None:

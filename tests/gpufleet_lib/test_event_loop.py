@@ -12,7 +12,6 @@ import pytest
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.event_loop import ASYNCIO, AUTO, CHOICES, UVLOOP, run, running_loop_in_words
-from gpufleet.host.grpc_forks import FORK_HANDLERS_VARIABLE
 
 WITHOUT = {"uvloop": None}
 """As `sys.modules` is where uvloop is not installed."""
@@ -65,7 +64,7 @@ def test_what_the_program_answers_and_raises_comes_out() -> None:
         run(fails(), ASYNCIO)
 
 
-WITHOUT_THE_TESTS_OWN = {name: value for name, value in os.environ.items() if name != FORK_HANDLERS_VARIABLE}
+WITHOUT_THE_TESTS_OWN = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
 
 PROGRAMS = """
 import asyncio
@@ -108,6 +107,32 @@ def test_programs_that_are_started_while_grpc_speaks_begin_on_uvloop_as_well() -
     command = [sys.executable, "-c", PROGRAMS]
     said = subprocess.run(command, check=True, capture_output=True, text=True, env=WITHOUT_THE_TESTS_OWN).stdout
     assert said == "{0}\n"
+
+
+LOOK_UP = """
+import sys, grpc
+with grpc.insecure_channel("localhost:1") as channel:
+    try:
+        channel.unary_unary("/s/m")(b"", timeout=10)
+    except grpc.RpcError as problem:
+        print(problem.code())
+"""
+
+PROGRAM_IMPORTS = [
+    f"import gpufleet.{program}.__main__" for program in ("scheduler", "node_agent", "gateway", "inference")
+]
+COMMAND_IMPORTS = "from gpufleet.net.grpc_import import import_grpc_lightly; import_grpc_lightly()"
+
+
+@pytest.mark.parametrize("imports", [*PROGRAM_IMPORTS, COMMAND_IMPORTS, "import gpufleet; gpufleet.connect"])
+def test_names_are_resolved_by_the_system_and_not_by_grpcs_own_resolver(imports: str) -> None:
+    tracing = {**WITHOUT_THE_TESTS_OWN, "GRPC_VERBOSITY": "debug", "GRPC_TRACE": "cares_resolver"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"{imports}\n{LOOK_UP}"], check=True, capture_output=True, text=True, env=tracing
+    )
+    assert done.stdout == "StatusCode.UNAVAILABLE\n"
+    assert "gRPC Tracers: cares_resolver" in done.stderr
+    assert "c-ares" not in done.stderr
 
 
 @pytest.mark.parametrize("program", ["scheduler", "node_agent", "gateway", "inference"])

@@ -640,6 +640,7 @@ class NodeInfo(_message.Message):
     SHARED_ROOT_PROBLEM_FIELD_NUMBER: _builtins.int
     JOB_ACCOUNTS_FIELD_NUMBER: _builtins.int
     CONTAINERS_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_TOOLS_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     """Host name of the machine."""
     cpus: _builtins.int
@@ -696,6 +697,12 @@ class NodeInfo(_message.Message):
     def containers(self) -> Global___NodeContainers:
         """Whether jobs can run in containers there; absent from an agent that knows nothing of them."""
 
+    @_builtins.property
+    def environment_tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What can make environments of jobs there: "pip", "uv", "conda" (micromamba, mamba or conda). Empty from an agent that
+        does not tell.
+        """
+
     def __init__(
         self,
         *,
@@ -722,10 +729,11 @@ class NodeInfo(_message.Message):
         shared_root_problem: _builtins.str = ...,
         job_accounts: Global___JobAccounts | None = ...,
         containers: Global___NodeContainers | None = ...,
+        environment_tools: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "expires_time", b"expires_time", "job_accounts", b"job_accounts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "containers", b"containers", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "job_accounts", b"job_accounts", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "shared_root", b"shared_root", "shared_root_folder", b"shared_root_folder", "shared_root_problem", b"shared_root_problem", "torch_version", b"torch_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "containers", b"containers", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "environment_tools", b"environment_tools", "expires_time", b"expires_time", "hostname", b"hostname", "job_accounts", b"job_accounts", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "shared_root", b"shared_root", "shared_root_folder", b"shared_root_folder", "shared_root_problem", b"shared_root_problem", "torch_version", b"torch_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,11 +1,13 @@
 """What of a folder stays here: .gpufleetignore, then .gitignore, then what never is of use elsewhere.
 
 Of each kind of file the one that lies deepest counts first, and of the lines of a file the last that fits, as git has
-it. What .gpufleetignore says goes before whatever any .gitignore says, so that `!data/` takes along what is not in git.
+it. Behind the .gitignore files of a repository come its .git/info/exclude and git's global excludes.
+What .gpufleetignore says goes before whatever git's files say, so that `!data/` takes along what is not in git.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +19,11 @@ from gpufleet.jobs.patterns import spec_of
 
 from ..submitting.project_file import FILE as PROJECT_FILE
 from ..submitting.project_file import ignored_lines
+from .git_excludes import exclude_files
 
 OWN_FILE = ".gpufleetignore"
 GIT_FILE = ".gitignore"
+GIT_FOLDER = ".git"
 IGNORE_BYTES_MAX = 1_000_000
 NEVER = frozenset({".git", ".hg", ".svn", ".jj"})
 """Histories: not even .gpufleetignore takes them along."""
@@ -69,10 +73,10 @@ class IgnoreRules:
         if not path and PROJECT_FILE in names:
             project = _Level(base, _spec_of(folder / PROJECT_FILE, ignored_lines(folder / PROJECT_FILE)))
             return IgnoreRules(self.prefix, (project, *self.own)).inside(folder, path, names - {PROJECT_FILE})
-        git = _level(folder / GIT_FILE, base) if GIT_FILE in names else None
-        if own is None and git is None:
+        gits = _git_levels(folder, base, names)
+        if own is None and not gits:
             return self
-        return IgnoreRules(self.prefix, (own, *self.own) if own else self.own, (git, *self.gits) if git else self.gits)
+        return IgnoreRules(self.prefix, (own, *self.own) if own else self.own, (*gits, *self.gits))
 
     def leaves_out(self, path: str, name: str, *, is_folder: bool) -> bool:
         """Whether it stays here."""
@@ -96,19 +100,27 @@ class IgnoreRules:
 
 
 def rules_above(folder: Path) -> IgnoreRules:
-    """What the .gitignore files of the repository say that the folder is in, from above it."""
+    """What git's files say of the repository that the folder is in, from above it."""
     resolved = folder.resolve()
-    top = next((each for each in (resolved, *resolved.parents) if (each / ".git").exists()), resolved)
+    top = next((each for each in (resolved, *resolved.parents) if (each / GIT_FOLDER).exists()), resolved)
     inner = resolved.relative_to(top).parts
     gits: tuple[_Level, ...] = ()
     for depth in range(len(inner)):
         above = top.joinpath(*inner[:depth])
-        if (above / GIT_FILE).is_file():
-            gits = (_level(above / GIT_FILE, "".join(f"{part}/" for part in inner[:depth])), *gits)
+        names = frozenset(each for each in (GIT_FILE, GIT_FOLDER) if (above / each).exists())
+        gits = (*_git_levels(above, "".join(f"{part}/" for part in inner[:depth]), names), *gits)
     prefix = "".join(f"{part}/" for part in inner)
     if any(level.verdict(prefix) for level in gits):
         gits = ()  # somebody named a folder that is not in git: then it is meant
     return IgnoreRules(prefix, (), gits)
+
+
+def _git_levels(folder: Path, base: str, names: frozenset[str]) -> tuple[_Level, ...]:
+    """What git's files in a folder say; of the top of a repository also its own excludes and the global ones."""
+    files: tuple[Path, ...] = (folder / GIT_FILE,) if GIT_FILE in names else ()
+    if GIT_FOLDER in names:
+        files += exclude_files(folder)
+    return tuple(_level(each, base) for each in files)
 
 
 def _spec_of(file: Path, lines: list[str]) -> GitIgnoreSpec:
@@ -121,21 +133,33 @@ def _spec_of(file: Path, lines: list[str]) -> GitIgnoreSpec:
 
 def _level(file: Path, base: str) -> _Level:
     try:
-        # A pipe would be waited for.
-        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
-            data = opened.read(IGNORE_BYTES_MAX + 1)
-        if len(data) > IGNORE_BYTES_MAX:
-            what = f"{file} has more than {IGNORE_BYTES_MAX:,} bytes"
-            raise GpufleetError(
-                Reason.FILE_TOO_LARGE, what, next_step="Shorten it: patterns such as data/** say much in a line."
-            )
-        return _Level(base, spec_of(data.decode().splitlines()))
+        return _Level(base, spec_of(_lines_of(file)))
     except OSError as problem:
         why = f"cannot be read: {problem.strerror}"
-    except ValueError as problem:  # a line that is no pattern, or no UTF-8
+    except ValueError as problem:
         why = f"holds a line that is no pattern: {problem}"
-    raise GpufleetError(
+    raise _refused(file, why)
+
+
+def _lines_of(file: Path) -> list[str]:
+    """The lines, as git reads them: bytes of any encoding, as names are, without a byte order mark in front."""
+    # A pipe would be waited for.
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
+        data = opened.read(IGNORE_BYTES_MAX + 1)
+    if len(data) > IGNORE_BYTES_MAX:
+        what = f"{file} has more than {IGNORE_BYTES_MAX:,} bytes"
+        raise GpufleetError(
+            Reason.FILE_TOO_LARGE, what, next_step="Shorten it: patterns such as data/** say much in a line."
+        )
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # git finds no line in it, and would upload all
+        raise _refused(file, "is UTF-16")
+    lines = os.fsdecode(data.removeprefix(codecs.BOM_UTF8)).split("\n")
+    return [each.removesuffix("\r") for each in lines]
+
+
+def _refused(file: Path, why: str) -> GpufleetError:
+    return GpufleetError(
         Reason.CONFIG_INVALID,
         f"{str(file)!a} {why}",
-        next_step="Correct it: what it says decides what goes along. Its lines are as in .gitignore.",
+        next_step="Correct it: what it says decides what goes along. Its lines are as in .gitignore, in UTF-8.",
     )

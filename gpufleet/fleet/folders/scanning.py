@@ -14,8 +14,10 @@ from pathlib import Path
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import trouble_with_path
 from gpufleet.jobs.folders import ENTRIES_MAX, folders_above, trouble_with_link
+from gpufleet.text.cleaning import is_utf8
 from gpufleet.text.units import format_size
 
+from .ignored import IgnoredFiles
 from .ignoring import BY_DEFAULT, MARKS_OF_ENVIRONMENTS, NEVER, OWN_FILE, IgnoreRules, rules_above
 
 OPTION = "--upload"
@@ -56,6 +58,8 @@ class ScannedFolder:
     empty_folders: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """What nobody named: environments and the like, and what is neither a file nor a folder."""
+    ignored: IgnoredFiles = field(default_factory=IgnoredFiles)
+    """What patterns leave out, such as those of .gitignore."""
 
     @property
     def content_bytes(self) -> int:
@@ -108,6 +112,8 @@ def _walk(folder: Path, path: str, rules: IgnoreRules, found: ScannedFolder) -> 
             if rules.leaves_out(inner, entry.name, is_folder=is_folder):
                 if entry.name in BY_DEFAULT - NEVER:
                     found.left_out.append(f"{inner}/" if is_folder else inner)
+                elif entry.name not in NEVER:
+                    found.ignored.add(entry, inner)
                 continue
             if why := trouble_with_path(inner):
                 raise _odd_name(found.root, inner, entry.name, why)
@@ -143,7 +149,7 @@ def _check_links(found: ScannedFolder) -> None:
     folders, links = folders_above(paths), set(found.links)
     for path, target in sorted(found.links.items()):
         why = trouble_with_link(path, target, paths, folders, links)
-        if not why and trouble_with_text(target):
+        if not why and not is_utf8(target):
             why = "leads to what is not UTF-8 text"
         if why:
             raise invalid(
@@ -151,15 +157,6 @@ def _check_links(found: ScannedFolder) -> None:
                 f"{path} is a link to {target!a}, and {why}",
                 next_step=f"Leave it out: {ignore_line(found.root, path)} · or put what it leads to in its place.",
             )
-
-
-def trouble_with_text(text: str) -> bool:
-    """Whether it cannot be told as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def ignore_line(root: Path, path: str, *, is_folder: bool = False) -> str:

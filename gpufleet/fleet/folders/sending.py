@@ -26,7 +26,9 @@ def send(settings: Settings, prepared: Prepared, notices: Notices) -> None:
     with connected(settings) as client:
         missing = missing_blobs(client, [each.digest for each in sources])
         chunks = [each for each in sources if each.digest in missing and each.digest != manifest]
-        _tell(notices, prepared, len(chunks), sum(each.size_bytes - missing[each.digest] for each in chunks))
+        size = sum(each.size_bytes - missing[each.digest] for each in chunks)
+        sends = f"sends {format_size(size)} in {counted(len(chunks), 'chunk')}" if chunks else "nothing of it is new"
+        say_what_is_in(prepared, notices, f"; {sends}")
         try:
             upload_blobs(client, sources, missing)
         except GpufleetError as problem:
@@ -46,15 +48,15 @@ def _chunks(prepared: Prepared) -> Iterator[Source]:
         yield Source(digest, sum(part.size for part in plan), plan[0].file.path, read)
 
 
-def _tell(notices: Notices, prepared: Prepared, count: int, size: int) -> None:
+def say_what_is_in(prepared: Prepared, notices: Notices, sends: str = "") -> None:
+    """Say what is uploaded of a folder and what is not; `sends` ends the first line."""
     found = prepared.found
-    notices.say(
-        f"--upload {found.root}: {counted(found.count, 'file')}, {format_size(found.content_bytes)}; "
-        + (f"sends {format_size(size)} in {counted(count, 'chunk')}" if count else "nothing of it is new")
-    )
+    notices.say(f"--upload {found.root}: {counted(found.count, 'file')}, {format_size(found.content_bytes)}{sends}")
     if found.files:
         notices.say(f"largest: {largest(found)}")
     if found.left_out:
         more = len(found.left_out) - LEFT_OUT_SHOWN
         shown = ", ".join(map(ascii, found.left_out[:LEFT_OUT_SHOWN])) + (f" and {more} more" if more > 0 else "")
         notices.say(f"left out: {shown}")
+    if found.ignored.count or not found.ignored.is_complete:
+        notices.say(f"not uploaded, as ignored: {found.ignored}")

@@ -54,6 +54,11 @@ def input_files(texts: Sequence[str]) -> list[pb.InputFile]:
     return [found[name] for name in sorted(found)]
 
 
+def names_of(texts: Sequence[str]) -> set[str]:
+    """The paths that the files have in the job's folder. Errors: those of `local_files`."""
+    return {*local_files(texts), *(each.path for each in map(_uploaded, texts) if each is not None)}
+
+
 def input_file_text(file: pb.InputFile) -> str:
     """The option's value that names a file that was uploaded."""
     shared = f"//{file.shared_root}/{file.shared_path}" if file.shared_root else ""

@@ -15,6 +15,7 @@ from gpufleet.jobs.files import is_digest
 from gpufleet.v1 import job_pb2 as pb
 
 from ..settings import Settings
+from .environment_files import check_environment_files
 from .input_files import SIZE_DIGITS_MAX, UPLOADED
 from .job_options import JobOptions
 
@@ -25,8 +26,15 @@ OPTION = "--upload"
 
 
 def described(settings: Settings, job: JobOptions) -> tuple[JobOptions, Prepared | None]:
-    """The options with the folder by its manifest, and what there is to send. Errors: those of `prepare`."""
-    if job.upload is None or job.upload.startswith(UPLOADED):
+    """The options with the folder by its manifest, and what there is to send.
+
+    Errors: those of `prepare`, and INVALID_ARGUMENT where the job's environment is made of a file that is not there.
+    """
+    if job.upload is None:
+        if job.file:  # without any file the scheduler says what is missing
+            check_environment_files(job, None)
+        return job, None
+    if job.upload.startswith(UPLOADED):
         return job, None
     if not job.upload:  # a variable of a script that is not set must not send whatever lies here
         raise invalid(OPTION, "it is empty", next_step="Name a folder; the one where you stand is: --upload .")
@@ -35,6 +43,7 @@ def described(settings: Settings, job: JobOptions) -> tuple[JobOptions, Prepared
 
     limits = Limits(settings.config.settings.upload_bytes_max, settings.config.settings.upload_files_max)
     prepared = prepare(Path(job.upload), limits)
+    check_environment_files(job, prepared.found)
     return replace(job, upload=input_folder_text(prepared.folder)), prepared
 
 

@@ -11,12 +11,13 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.names import name_of_command
 from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 from gpufleet.telemetry.traceparent import inherited_traceparent
+from gpufleet.text.cleaning import is_utf8
 from gpufleet.text.units import exact_size, parse_size
 from gpufleet.v1 import job_pb2 as pb
 
 from ..reading import read
 from .job_options import JobOption, JobOptions, OptionKind, option_table
-from .option_kinds import Values, add_typed, at_least_one, is_said, is_utf8, shown
+from .option_kinds import Values, add_typed, at_least_one, is_said, shown
 
 PASSED_ON = ("PATH", "LANG", "TERM")
 """The submitter's variables that a job gets without being asked."""

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.jobs.runs import RLIMITS, SIGNAL_MAX, UNLIMITED
+from gpufleet.text.cleaning import is_utf8
 from gpufleet.text.spelling import did_you_mean
 from gpufleet.text.units import exact_duration, exact_size, parse_duration, parse_size
 from gpufleet.v1 import job_pb2 as pb
@@ -187,13 +188,15 @@ def add_typed(spec: pb.JobSpec, option: JobOption, typed: Any) -> None:
 
 
 def shown(spec: pb.JobSpec, option: JobOption) -> Values:
-    """What the option would be given to say what the spec says; nothing where it says what is usual."""
+    """What the option would be given to say what the spec says; nothing where it says what is usual.
+
+    A field that may be absent says something by being there, also 0.
+    """
     sets = option.sets
     holder, field = _holder(spec, option)
-    if holder.DESCRIPTOR.fields_by_name[field].has_presence and not holder.HasField(field):
-        return ()
     value = getattr(holder, field)
-    return SHOW[sets.kind](value, sets.usual) if value else ()
+    is_there = holder.HasField(field) if holder.DESCRIPTOR.fields_by_name[field].has_presence else bool(value)
+    return SHOW[sets.kind](value, sets.usual) if is_there else ()
 
 
 def _holder(spec: pb.JobSpec, option: JobOption) -> tuple[Message, str]:
@@ -303,14 +306,6 @@ def fits(option: str, number: int) -> int:
     return number
 
 
-def is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _text(option: JobOption, text: str) -> str:
     if not is_utf8(text):
         raise invalid(option.flag, "it holds bytes that are not UTF-8", next_step=option.sets.hint)
@@ -333,11 +328,11 @@ def _number(option: JobOption, number: int) -> int:
 
 
 def _flag(value: bool, usual: object) -> Values:
-    return (None,)
+    return (None,) if value else ()
 
 
 def _as_text(value: object, usual: object) -> Values:
-    return () if value == usual else (str(value),)
+    return () if value in ("", usual) else (str(value),)
 
 
 READ: Mapping[OptionKind, Callable[[JobOption, Any], object]] = {

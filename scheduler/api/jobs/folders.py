@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.jobs.folders import ManifestError
+from gpufleet.jobs.environment_files import first_missing
+from gpufleet.jobs.folders import EntryKind, ManifestError
 
 from ...blobs.folders import Contents
 from ...blobs.store import BlobStore
@@ -14,18 +15,20 @@ MANIFEST_STEP = "gpuctl submit --upload FOLDER makes a right one; files.proto sa
 
 
 def check_folders(blobs: BlobStore, user: UserName, specs: Sequence[JobSpec], field: str) -> None:
-    """Refuse specs whose folders a node could not lay out; what they need is kept for a while. It reads files.
+    """Refuse specs whose folders a node could not lay out, and whose environment names a file that is in none.
 
-    `field` is where a folder is in the request. Errors: FILE_NOT_UPLOADED, FILE_TOO_LARGE, INVALID_ARGUMENT.
+    What they need is kept for a while. It reads files. `field` is where a folder is in the request.
+    Errors: FILE_NOT_UPLOADED, FILE_TOO_LARGE, INVALID_ARGUMENT.
     """
     checked: set[InputFolder] = set()
     for number, spec in enumerate(specs):
         folder, path = spec.folder, field.format(number)
-        if folder is None:
-            continue
-        if folder not in checked:
+        if folder is not None and folder not in checked:
             checked.add(folder)
             _check(blobs, user, folder, path)
+        _check_environment(blobs, user, spec, path)
+        if folder is None:
+            continue
         if spec.files and (clash := blobs.folders.clash_with(user, folder.digest, spec.files)) is not None:
             raise invalid(path, f"leaves no room for the file {clash!r}", next_step="give the file another path")
 
@@ -57,6 +60,22 @@ def _check(blobs: BlobStore, user: UserName, folder: InputFolder, path: str) -> 
             "[files] folder_bytes_max",
         )
     _keep_chunks(blobs, user, contents, path)
+
+
+def _check_environment(blobs: BlobStore, user: UserName, spec: JobSpec, path: str) -> None:
+    if spec.environment is None:
+        return
+    entries = () if spec.folder is None else blobs.folders.read(user, spec.folder.digest).entries
+    files = {each.path for each in spec.files} | {each.path for each in entries if each.kind is EntryKind.FILE}
+    links = {each.path for each in entries if each.kind is EntryKind.LINK}
+    tool = spec.environment.tool.value
+    if missing := first_missing(tool, spec.environment.what, files, links):
+        where = f"{path.removesuffix('folder')}environment.{tool}" if path.endswith(".folder") else path
+        raise invalid(
+            where,
+            f"needs {missing!a}, which is not among the job's files",
+            next_step="upload it in the folder, or name another file by its path in the folder",
+        )
 
 
 def _keep_chunks(blobs: BlobStore, user: UserName, contents: Contents, path: str) -> None:

@@ -76,6 +76,23 @@ async def test_a_folder_is_taken_when_all_of_it_is_there_and_is_what_was_said(fl
     assert await admin.stdout(job) == chunk * 2
 
 
+async def test_an_environment_that_is_made_of_a_file_which_is_not_there_is_refused(fleet: Fleet, admin: Client) -> None:
+    for data in (BYTES, RIGHT):
+        await upload(admin, data)
+    extra = file("extra.txt", BYTES)
+    for environment, path, missing in (
+        ({"requirements": "requirements.txt"}, "requirements", "requirements.txt"),
+        ({"conda": "d"}, "conda", "d"),
+        ({"uv": True}, "uv", "pyproject.toml"),
+    ):
+        made_of = job_pb2.JobEnvironment(**environment)
+        for files in ({"folder": folder(RIGHT), "files": [extra]}, {"files": [extra]}):
+            error = await refused(admin, environment=made_of, **files)
+            assert error.violations[0].field == f"specs[0].environment.{path}"
+            assert f"needs {missing!r}, which is not among the job's files" in error.violations[0].why
+            assert "by its path in the folder" in error.next_step
+
+
 async def test_a_node_fetches_what_is_in_the_folder_of_its_own_attempt_and_nothing_else(
     fleet: Fleet, admin: Client
 ) -> None:

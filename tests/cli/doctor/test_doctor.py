@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -310,13 +311,30 @@ def test_it_is_said_which_nodes_give_other_uids_than_their_settings_say() -> Non
     assert "own uids from 1900065536" in "\n".join(nodes_screen([plain, moved], cluster.NOW, Look(is_wide=True)))
 
 
-def test_half_of_the_time_of_the_call_is_no_skew() -> None:
+@pytest.mark.parametrize("seconds", [-3600, 0, 12, 13, 3600])
+def test_a_slow_call_says_nothing_of_the_clocks(seconds: int) -> None:
+    """The scheduler may have answered at once, on a way that was slow to be found."""
     asked, answered = cluster.NOW, cluster.NOW + timedelta(seconds=12)
     server = scheduler_pb2.GetServerInfoResponse()
-    server.server_time.FromDatetime(asked + timedelta(seconds=10))
-    assert judge.judge_clock(server, asked, answered).verdict is Verdict.OK
+    server.server_time.FromDatetime(asked + timedelta(seconds=seconds))
+    found = judge.judge_clock(server, asked, answered)
+    assert (found.verdict, found.sentence) == (Verdict.OK, "not compared: the scheduler took 12s to answer")
     server.clock_stepped = True
     assert judge.judge_clock(server, asked, answered).verdict is Verdict.WARNING
+
+
+def test_the_clocks_are_compared_by_a_call_on_a_connection_that_is_there(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    gpuctl("doctor")
+    assert len(fake.asked("GetServerInfo")) == 2
+
+
+def test_a_slow_look_up_is_told_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert network.check_name("127.0.0.1").verdict is Verdict.OK
+    monkeypatch.setattr(network, "LOOK_UP_SECONDS_MAX", 0.0)
+    slow = network.check_name("localhost")
+    assert slow.verdict is Verdict.WARNING
+    assert re.search(r"localhost is .*; the look-up took \d+\.\d s", slow.sentence), slow
+    assert "/etc/resolv.conf" in slow.fix and "/etc/hosts" in slow.fix
 
 
 def test_each_trouble_of_a_node_has_its_fix() -> None:

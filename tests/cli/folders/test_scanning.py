@@ -149,7 +149,7 @@ def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
     assert "--file" in caught.value.next_step
     with pytest.raises(GpufleetError, match="there is no folder"):
         scan(tmp_path / "missing", ENOUGH)
-    (tmp_path / "bad/.gitignore").write_bytes(b"\xff\n")
+    (tmp_path / "bad/.gitignore").write_text("!\n")
     with pytest.raises(GpufleetError, match="no pattern"):
         scan(tmp_path / "bad", ENOUGH)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from cli.scripts.finding import before, option_lines, script_of
+from cli.scripts.standard_input import script_and_command
 from gpufleet.errors import GpufleetError
 from gpufleet.fleet.submitting.job_options import JobOptions
 from tests.cli.conftest import Gpuctl
@@ -30,6 +32,21 @@ def test_options_of_a_script_come_before_those_of_the_command_line(tmp_path: Pat
     )
     lines = option_lines(script_of([str(script), "--gpus", "8"], Path()))
     assert before(["--gpus", "4"], lines) == ["--gpus", "2", "--name", "my run", "--band", "low"]
+
+
+@pytest.mark.parametrize("command", [["./train.sh"], ["bash", "train.sh"]])
+@pytest.mark.parametrize("beginning", [b"#!/bin/sh\n", b""])
+def test_a_byte_order_mark_hides_no_option(tmp_path: Path, command: list[str], beginning: bytes) -> None:
+    (tmp_path / "train.sh").write_bytes(codecs.BOM_UTF8 + beginning + b"#gpuctl --gpus 2 # f\xfcr uns\n")
+    expected = [["--gpus", "2"]] if beginning or command[0] == "bash" else []
+    assert [words for _, words in option_lines(script_of(command, tmp_path))] == expected
+
+
+def test_a_byte_order_mark_of_standard_input_is_no_part_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(codecs.BOM_UTF8 + b"#gpuctl --gpus 2\necho 1\n")))
+    script, command = script_and_command(["-"], None)
+    assert script is not None and [words for _, words in option_lines(script)] == [["--gpus", "2"]]
+    assert command == ["/bin/sh", "-c", "#gpuctl --gpus 2\necho 1\n"]
 
 
 def test_a_script_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gpufleet.config.agent_settings import AgentSettings
 from gpufleet.config.files import line_of
+from gpufleet.config.layers import config_error
 from gpufleet.config.live import Live
 from gpufleet.config.merged import Resolved, check_file, load_program
 from gpufleet.config.program_settings import PROGRAMS, check, template
@@ -142,12 +143,27 @@ def test_a_named_file_must_exist_and_another_need_not(tmp_path: Path) -> None:
     load_program(SchedulerSettings, "scheduler", flags={}, environment={}, file=missing, file_is_named=False)
 
 
-@pytest.mark.parametrize("content", [b"\nhost = '\xff'", b"#" * 1_000_001])
-def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"# f\xfcr\nhost = '\xff'", r"x\.toml:2: this is not UTF-8"),
+        (b"\n[log]\nlevel = ['\xff']", r"x\.toml:3: this is not UTF-8"),
+        (b"'\xff' = 1", r"x\.toml:1: this is not UTF-8"),
+        (b"#" * 1_000_001, "larger than 1 MB"),
+    ],
+)
+def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     file = tmp_path / "x.toml"
     file.write_bytes(content)
-    with pytest.raises(GpufleetError, match=r"not UTF-8|larger than 1 MB"):
-        check_file(SchedulerSettings, file)
+    with pytest.raises(GpufleetError, match=said):
+        raise config_error(check_file(SchedulerSettings, file))
+
+
+def test_a_byte_order_mark_and_a_latin_1_comment_are_no_matter(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_bytes(b"\xef\xbb\xbfport = 7 # f\xfcr uns\n")
+    read = load_program(SchedulerSettings, "scheduler", flags={}, environment={}, file=file, file_is_named=True)
+    assert (read.settings.port, read.origins["port"]) == (7, f"{file}:1")
 
 
 def test_a_relative_path_of_a_file_is_relative_to_the_file(tmp_path: Path) -> None:

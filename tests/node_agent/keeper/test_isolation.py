@@ -7,6 +7,7 @@ import pwd
 import shutil
 import signal
 import stat
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -231,6 +232,30 @@ async def test_a_folder_or_program_that_the_account_may_not_use_is_said_to_be_so
     assert isinstance(await agent.keepers.launch(isolated(node, 1, "true")), Launched), (
         "the same launch works elsewhere"
     )
+
+
+async def test_what_lies_in_the_machines_tmp_is_said_to_be_hidden(node: Node) -> None:
+    agent = await node.open()
+    hint = "; /tmp is private to each job on this node, and nothing of the machine's is in it"
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        shutil.copy("/bin/true", f"{name}/program")
+        os.chmod(name, 0o755)  # noqa: PTH101 - no Path in a coroutine
+        for cwd in (name, f"{name}/none"):
+            answer = await agent.keepers.launch(isolated(node, 1, "true", cwd=cwd))
+            assert isinstance(answer, Refusal)
+            assert (answer.reason, hint in answer.detail) == (RefusalReason.CWD_MISSING, True), answer
+        for number, argv, env in (
+            (2, (f"{name}/program",), "/bin"),
+            (3, ("program",), f"/bin:{name}"),
+        ):
+            launch = isolated(node, number, "true", env={"PATH": env})
+            launch = replace(launch, process=replace(launch.process, argv=argv))
+            view = await agent.start(launch)
+            end = await agent.end(view)
+            assert end.status == ExitCode(code=127)
+            assert hint in end.detail, end
+        answer = await agent.keepers.launch(isolated(node, 4, "true", cwd="/no/such/folder"))
+        assert isinstance(answer, Refusal) and "private" not in answer.detail
 
 
 async def test_when_the_keeper_is_killed_nothing_of_an_isolated_attempt_is_left(node: Node) -> None:

@@ -122,3 +122,12 @@ def test_usual_lines_need_no_folder() -> None:
         "torch[cuda]>=2,<3; python_version > '3.8'  # the newest\nuvicorn~=0.30\n"
         "pkg @ https://x.invalid/pkg-1.0.tar.gz\ngit+https://x.invalid/a.git@main#egg=a\n\n"
     )
+
+
+def test_the_scheduler_is_told_of_the_tools_that_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "PATH_DEFAULT", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tools.here() == ("pip",)
+    for name in ("uv", "mamba"):
+        (tmp_path / name).touch(0o755)
+    assert tools.here() == ("pip", "uv", "conda")

@@ -1399,6 +1399,11 @@ export interface NodeInfo {
   readonly job_accounts?: JobAccounts;
   /** Whether jobs can run in containers there; absent from an agent that knows nothing of them. */
   readonly containers?: NodeContainers;
+  /**
+   * What can make environments of jobs there: "pip", "uv", "conda" (micromamba, mamba or conda). Empty from an agent
+   * that does not tell.
+   */
+  readonly environment_tools: readonly string[];
 }
 
 /** HeldShare is the part of a device that a job holds. */
