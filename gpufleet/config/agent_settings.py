@@ -55,7 +55,7 @@ class NotifySettings:
 
     allow_local: bool = setting(
         False,
-        "Let --notify name a URL of this machine, or of its link: loopback and link-local addresses.",
+        "Let --notify name a URL of this machine at any of its addresses, of its link, or of a cloud's metadata.",
         BOOLEAN,
         reloadable=True,
     )
