@@ -14,6 +14,7 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import server_options
 from gpufleet.net.decoding import DecodingInterceptor
+from gpufleet.net.integers import problem_with_integers
 from gpufleet.net.listening import listen
 from gpufleet.net.reflection import serve_reflection
 from gpufleet.net.refusing import refuse
@@ -196,7 +197,7 @@ class Server:
             interceptors=[
                 AuditInterceptor(audit, authenticator),
                 RoleInterceptor(authenticator, self._streams, wants_certificates=wants_certificates),
-                DecodingInterceptor(),
+                DecodingInterceptor(problem_with_integers),
             ],
             options=server_options(message_bytes_max),
         )
