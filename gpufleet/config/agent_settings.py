@@ -90,6 +90,12 @@ class IsolationSettings:
         "With users = accounts: let jobs of the user root run as root. They are kept apart, and have no capabilities.",
         BOOLEAN,
     )
+    user_namespaces: bool = setting(
+        False,
+        "Let isolated jobs make user namespaces and mount in them, as bubblewrap and podman do. Inside of one a job "
+        "has every capability, so that more of the kernel can be attacked.",
+        BOOLEAN,
+    )
     limits: tuple[str, ...] | None = setting(
         None,
         "What control groups keep jobs within: the memory and the CPUs that they reserve, and processes_max.",
