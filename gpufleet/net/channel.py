@@ -166,6 +166,19 @@ PENDING_CALLS_MAX = 20_000
 chance, with CANCELLED and no reason; its own default is 1,000, which a burst of watches passes."""
 
 
+UNREAD_BYTES_MAX = 2**20
+"""What a bounded server takes in of a stream that it does not read."""
+
+
+def bounded_server_options(message_bytes_max: int) -> Options:
+    """Those of a server that many send much to: what nobody has read yet waits where it comes from.
+
+    By itself gRPC takes in more of a connection the faster that is: 15 MB of each that uploads.
+    """
+    bounds = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX))
+    return (*server_options(message_bytes_max), *bounds)
+
+
 def server_options(message_bytes_max: int = MESSAGE_BYTES_MAX) -> Options:
     """Limits and habits of a server that takes messages up to this length, and sends what every client takes."""
     return (
