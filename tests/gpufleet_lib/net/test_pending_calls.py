@@ -32,7 +32,8 @@ async def test_two_thousand_watches_that_come_while_the_server_is_busy_all_begin
         grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)
     ]
     await asyncio.gather(*(each.channel_ready() for each in channels))
-    calls: list[Any] = [channels[number % CHANNELS].unary_stream("/test.Test/Watch")(b"") for number in range(WATCHES)]
+    watches: list[Any] = [each.unary_stream("/test.Test/Watch") for each in channels]
+    calls: list[Any] = [watches[number % CHANNELS](b"") for number in range(WATCHES)]
 
     async def beginning(call: Any) -> str:
         try:
