@@ -52,19 +52,18 @@ class MountPlaces:
         """The mounts as the engine is asked for them. Sources are without links. Errors: ContainerTrouble."""
         if not mounts:
             return ()
-        if why_not := _why_nothing_is_held(engine_socket):
-            for each in mounts:
-                _refuse_in_reach_of_users(each.source, why_not)
-            return tuple(mounts)
-        with self._lock:
+        why_not = _why_nothing_is_held(engine_socket)
+        if not why_not:
             try:
-                self._release(attempt)
+                with self._lock:
+                    return self._all_held(attempt, mounts)
+            except PermissionError as problem:
+                why_not = f"its agent may not mount ({problem.strerror})"
             except OSError as problem:
-                raise refused(mounts[0].source, f"its place is not free: {problem}") from None
-            return tuple(
-                replace(each, source=self._hold(f"{attempt}/{number}", each.source))
-                for number, each in enumerate(mounts)
-            )
+                raise refused(mounts[0].source, f"it cannot be held in place: {problem}") from None
+        for each in mounts:
+            _refuse_in_reach_of_users(each.source, why_not)
+        return tuple(mounts)
 
     def release(self, attempt: str) -> None:
         """Let go of what was held for an attempt. OSError where the system does not."""
@@ -77,17 +76,20 @@ class MountPlaces:
             for attempt in set(_names(self._folder)).difference(in_use()):
                 self._release(attempt)
 
+    def _all_held(self, attempt: str, mounts: Sequence[Mount]) -> tuple[Mount, ...]:
+        self._release(attempt)
+        return tuple(
+            replace(each, source=self._hold(f"{attempt}/{number}", each.source)) for number, each in enumerate(mounts)
+        )
+
     def _hold(self, name: str, source: str) -> str:
-        """Bind what is there now; the place that it has then. Errors: ContainerTrouble."""
+        """Bind what is there now; the place that it has then. Errors: ContainerTrouble, OSError."""
         place = self._folder / name
         with _opened(source) as descriptor:
-            try:
-                self._make(place, is_folder=stat.S_ISDIR(os.fstat(descriptor).st_mode))
-                mount(f"/proc/self/fd/{descriptor}", str(place), flags=MS_BIND | MS_REC)
-                # Else what is unmounted below the place later would be unmounted where it came from, too.
-                mount("", str(place), flags=MS_SLAVE | MS_REC)
-            except OSError as problem:
-                raise refused(source, f"it cannot be held in place: {problem}") from None
+            self._make(place, is_folder=stat.S_ISDIR(os.fstat(descriptor).st_mode))
+            mount(f"/proc/self/fd/{descriptor}", str(place), flags=MS_BIND | MS_REC)
+            # Else what is unmounted below the place later would be unmounted where it came from, too.
+            mount("", str(place), flags=MS_SLAVE | MS_REC)
         return str(place)
 
     def _make(self, place: Path, *, is_folder: bool) -> None:

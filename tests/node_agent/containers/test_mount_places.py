@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import threading
@@ -147,6 +148,19 @@ def test_without_a_place_nothing_below_what_users_can_write_is_mounted(
     assert places.held("7.1.0", mounted(scratch), engine_socket) == tuple(mounted(scratch))
     scratch.chmod(0o755)
     assert places.held("7.1.0", mounted(scratch / "mine"), engine_socket) == tuple(mounted(scratch / "mine"))
+
+
+@needs_namespaces
+def test_an_agent_that_may_not_mount_refuses_what_users_can_exchange(
+    scratch: Path, places: MountPlaces, engine_socket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(mount_places, "mount", refuse)
+    with pytest.raises(ContainerTrouble, match="its agent may not mount"):
+        places.held("7.1.0", mounted(scratch / "mine"), engine_socket)
+    (tmp_path / "places" / "agent").rmdir()
 
 
 def test_an_engine_that_has_gone_or_is_somebody_elses_has_no_place(scratch: Path, places: MountPlaces) -> None:
