@@ -14,8 +14,8 @@ from gpufleet.errors import GpufleetError, Reason
 
 from ..state.ids import UserName
 
-STREAM_BYTES = 4 * 2**20
-"""What a stream holds: two pieces of 1 MiB, and what gRPC has of two more."""
+STREAM_BYTES = 8 * 2**20
+"""What a stream holds, as measured: two pieces of 1 MiB as messages and as bytes, and what gRPC has of the next."""
 ALL_BYTES_MAX = 256 * 2**20
 """What the streams of all users hold together."""
 PLACES = ALL_BYTES_MAX // STREAM_BYTES
