@@ -84,7 +84,7 @@ class Program:
             Measures(metrics),
         )
         self._metrics = MetricsOutlet(settings, metrics, self._scheduler, self._readings)
-        self._sockets = Sockets(lambda: live.now.limits, self._gateway.choose)
+        self._sockets = Sockets(lambda: live.now.limits, self._gateway.choose, live.now.proxies)
         self._listening = bound(Address(settings.host, settings.port), backlog=BACKLOG)
         self._grpc: Server | None = None
         if settings.grpc_port is not None:
@@ -144,6 +144,8 @@ class Program:
             ws_ping_interval=None,
             access_log=False,
             log_config=None,
+            # Not uvicorn's own default, which is this machine: whoever is on it could say to come from anywhere.
+            forwarded_allow_ips=list(settings.proxies),
             timeout_graceful_shutdown=STOP_S_MAX,
         )
         server = QuietServer(config)

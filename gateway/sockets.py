@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from starlette.types import Scope
@@ -22,7 +22,7 @@ from gpufleet.telemetry.logs import fields
 
 from .job_ports.serving import PREFIX as JOBS_PREFIX
 from .proxy.core.headers import Header
-from .proxy.lane import Chooses, Lane, State, TakesOver
+from .proxy.lane import Chooses, Lane, State
 from .proxy.web_socket import MESSAGE_BYTES_MAX as PROGRAM_MESSAGE_BYTES_MAX
 
 log = logging.getLogger(__name__)
@@ -35,9 +35,6 @@ OTHERS_MAX = 1_000
 ADDRESS_OTHERS_MAX = 100
 """Connections of one address beside those of its people; they are told why they are refused, and more are cut at once:
 a handshake costs a hundred times what that does, and the frames of others would wait for it."""
-
-NEAR = frozenset({"127.0.0.1", "::1"})
-"""Where a proxy on this machine comes from, for any number of people."""
 
 UNREAD_BYTES_MAX = 4_000_000
 """What may wait in this process for a browser that does not read. Frames stop long before, by what is not shown."""
@@ -53,22 +50,28 @@ RESTARTS = 1012
 
 
 class Sockets:
-    """What uvicorn makes for each connection. The limits are asked at each; `choose` finds who answers a request."""
+    """What uvicorn makes for each connection. The limits are asked at each; `choose` finds who answers a request.
 
-    def __init__(self, limits: Callable[[], GatewayLimitSettings], choose: Chooses) -> None:
+    Of the `proxies` a connection is for any number of people, and what they say of where a request comes from counts.
+    """
+
+    def __init__(
+        self, limits: Callable[[], GatewayLimitSettings], choose: Chooses, proxies: Sequence[str] = ()
+    ) -> None:
         self._limits = limits
+        self._proxies = ProxyHeadersMiddleware(_nothing, list(proxies))
         self.choose = choose
         self._count = 0
         self._addresses: Counter[str] = Counter()
         self._is_full = False
         self._always: tuple[list[Header], bytes] = ([], b"")
-        self._forwarded: TakesOver | None = None
 
     def http(self, **given: Any) -> Lane:
         """A connection that has just come: it may be one for programs alone."""
-        if self._forwarded is None:
-            self._forwarded = _forwarded_by(given["config"].forwarded_allow_ips)
-        return Lane(self, lambda: HttpSocket(self, **given), self._forwarded, given["server_state"])
+        return Lane(self, lambda: HttpSocket(self, **given), self._take_over, given["server_state"])
+
+    async def _take_over(self, scope: Scope) -> None:
+        await self._proxies(cast(Any, scope), cast(Any, None), cast(Any, None))
 
     def websocket(self, **given: Any) -> BrowserSocket:
         """A connection that became a WebSocket."""
@@ -79,7 +82,8 @@ class Sockets:
         limits = self._limits()
         self._count += 1
         self._addresses[address] += 1
-        is_crowd = address not in NEAR and self._addresses[address] > limits.people_per_address_max + ADDRESS_OTHERS_MAX
+        is_many = self._addresses[address] > limits.people_per_address_max + ADDRESS_OTHERS_MAX
+        is_crowd = is_many and address not in self._proxies.trusted_hosts
         is_full = self._count > limits.people_max + OTHERS_MAX
         if (is_full or is_crowd) and not self._is_full:
             log.warning("further connections are cut", extra=fields(open=self._count - 1, address=address))
@@ -101,18 +105,8 @@ class Sockets:
             del self._addresses[address]
 
 
-def _forwarded_by(trusted: list[str] | str) -> TakesOver:
-    """Believes proxies at these addresses, as uvicorn does."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        """All was done by then."""
-
-    middleware = ProxyHeadersMiddleware(app, trusted)
-
-    async def take_over(scope: Scope) -> None:
-        await middleware(cast(Any, scope), cast(Any, None), cast(Any, None))
-
-    return take_over
+async def _nothing(scope: Any, receive: Any, send: Any) -> None:
+    """Stands behind the middleware, which has changed the scope by then."""
 
 
 def _address_of(transport: asyncio.BaseTransport) -> str:

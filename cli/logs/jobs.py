@@ -80,10 +80,11 @@ async def _show(client: AsyncClient, wanted: OutputRequest, writer: Writer, limi
     finally:
         writer.finish()
     if feed.job is not None and ended is FollowingEnd.DONE:
-        if wanted.follow:
-            if has_ended(feed.job):
-                _tell_end(feed.job, writer)
-        elif not feed.has_output and sys.stderr.isatty():
+        if wanted.follow and has_ended(feed.job) and exit_code_of(feed.job) != 0:
+            writer.note(end_in_words(feed.job))
+        if not _is_whole(feed.job, wanted):
+            _tell_missing(feed.job, writer, is_any_stored=feed.has_output)
+        elif not wanted.follow and not feed.has_output and sys.stderr.isatty():
             so_far = "" if has_ended(feed.job) else " so far"
             of_it = f"attempt {wanted.attempt} of job" if wanted.attempt else "job"
             writer.note(
@@ -102,11 +103,20 @@ async def _items_with_output(client: AsyncClient, array: OutputRequest) -> Async
                 yield replace(array, job_id=item.job_id, label=f"{array.job_id}.{item.index}")
 
 
-def _tell_end(job: job_pb2.Job, writer: Writer) -> None:
-    if exit_code_of(job) != 0:
-        writer.note(end_in_words(job))
-    if not job.output_is_complete:
-        writer.note(f"the output of job {job.id} is not complete; see: gpuctl job {job.id}")
+def _is_whole(job: job_pb2.Job, wanted: OutputRequest) -> bool:
+    """Whether nothing of what was asked for is known to be lost; what runs may still write all of it."""
+    if not wanted.attempt:
+        return job.output_is_complete or not has_ended(job)
+    return all(each.output_is_complete for each in job.attempts if each.number == wanted.attempt and _is_over(each))
+
+
+def _is_over(attempt: job_pb2.Attempt) -> bool:
+    return attempt.HasField("end_time")
+
+
+def _tell_missing(job: job_pb2.Job, writer: Writer, *, is_any_stored: bool) -> None:
+    what = "is not complete" if is_any_stored else "is gone, if it wrote any: nothing of it is stored"
+    writer.note(f"the output of job {job.id} {what}; see: gpuctl job {job.id}")
 
 
 async def _one_by_one(show: Show, wanted: Sequence[OutputRequest]) -> list[FollowingEnd]:

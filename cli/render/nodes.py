@@ -88,14 +88,19 @@ def _heard(node: node_pb2.Node, now: datetime) -> str:
     return f"{words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else "not yet"
 
 
+_USER_NAMESPACES = {"allowed": ", user namespaces", "unfiltered": ", any system call"}
+"""What is said of a node beside as whom jobs run; nothing where user namespaces are refused, as they are by default."""
+
+
 def _runs_as(node: node_pb2.Node) -> str:
-    """`own uids`, `own uids from 1900065536`, `own accounts`, `ada (ada alone)`, `ada (all users)`."""
+    """`own uids`, `own uids from 1900065536`, `own accounts, user namespaces`, `ada (ada alone)`, `ada (all users)`."""
     told = node.info.job_accounts
+    beyond = _USER_NAMESPACES.get(told.user_namespaces, "")
     match told.runs_as:
         case node_pb2.RUNS_AS_RANGE:
-            return f"own uids from {told.uid_first}" if told.uids_note else "own uids"
+            return (f"own uids from {told.uid_first}" if told.uids_note else "own uids") + beyond
         case node_pb2.RUNS_AS_ACCOUNTS:
-            return "own accounts"
+            return f"own accounts{beyond}"
         case node_pb2.RUNS_AS_OWNER:
             return f"{told.account} ({told.owner or 'nobody'} alone)"
         case node_pb2.RUNS_AS_SHARED:

@@ -55,7 +55,7 @@ class NotifySettings:
 
     allow_local: bool = setting(
         False,
-        "Let --notify name a URL of this machine, or of its link: loopback and link-local addresses.",
+        "Let --notify name a URL of this machine at any of its addresses, of its link, or of a cloud's metadata.",
         BOOLEAN,
         reloadable=True,
     )
@@ -88,6 +88,12 @@ class IsolationSettings:
     allow_root: bool = setting(
         False,
         "With users = accounts: let jobs of the user root run as root. They are kept apart, and have no capabilities.",
+        BOOLEAN,
+    )
+    user_namespaces: bool = setting(
+        False,
+        "Let isolated jobs make user namespaces and mount in them, as bubblewrap and podman do. Inside of one a job "
+        "has every capability, so that more of the kernel can be attacked.",
         BOOLEAN,
     )
     limits: tuple[str, ...] | None = setting(

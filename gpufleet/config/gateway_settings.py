@@ -20,6 +20,15 @@ HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z
 """A host name in small letters."""
 
 
+def _is_network(text: str) -> bool:
+    import ipaddress  # most programs that read settings do without it
+
+    try:
+        return ipaddress.ip_network(text) is not None
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayTlsSettings:
     """The gateway's own certificate, for browsers."""
@@ -44,7 +53,7 @@ class GatewayLimitSettings:
     )
     people_per_address_max: int = setting(
         500,
-        "So many of them may come from one address. Behind a proxy on this machine it is the one that the proxy names.",
+        "So many of them may come from one address. Behind one of the proxies it is the one that the proxy names.",
         INTEGER,
         low=1,
         high=1_000_000,
@@ -126,6 +135,13 @@ class GatewaySettings:
     origins: tuple[str, ...] = setting(
         (), 'Pages elsewhere that may connect, such as "https://lab.example".', TEXTS, reloadable=True
     )
+    proxies: tuple[str, ...] = setting(
+        (),
+        "Addresses and networks of reverse proxies before this gateway, such as 127.0.0.1 or 10.0.0.0/8. Theirs alone "
+        "are the X-Forwarded-For and X-Forwarded-Proto that it believes.",
+        TEXTS,
+        default_text="nobody is believed",
+    )
     program_hosts: tuple[str, ...] = setting(
         ("localhost",),
         "Host names of this gateway below which each served program has one of its own, NAME.gpus.example of "
@@ -150,4 +166,7 @@ class GatewaySettings:
         for host in self.program_hosts:
             if not HOST_NAME.fullmatch(host):
                 yield "program_hosts", f"{host!r} is no host name in small letters, without a port"
+        for proxy in self.proxies:
+            if not _is_network(proxy):
+                yield "proxies", f"{proxy!r} is no IP address and no network such as 10.0.0.0/8"
         yield from listening_conflicts(self.host, tls.cert_file, tls.key_file, self.metrics, is_insecure=self.insecure)

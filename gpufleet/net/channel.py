@@ -161,12 +161,32 @@ def client_options(*, has_others: bool = False) -> Options:
     )
 
 
+PENDING_CALLS_MAX = 20_000
+"""Calls that may have come and not begun. Beyond them, which is twice the followers of a scheduler, gRPC ends some by
+chance, with CANCELLED and no reason; its own default is 1,000, which a burst of watches passes."""
+
+
+UNREAD_BYTES_MAX = 512 * 1024
+"""What a bounded server takes in of a stream that it does not read: 10 MB/s over a way of 50 ms."""
+
+
+def bounded_server_options(message_bytes_max: int) -> Options:
+    """Those of a server that many send much to: what nobody has read yet waits where it comes from.
+
+    By itself gRPC takes in more of a connection the faster that is: 15 MB of each that uploads.
+    """
+    bounds = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX))
+    return (*server_options(message_bytes_max), *bounds)
+
+
 def server_options(message_bytes_max: int = MESSAGE_BYTES_MAX) -> Options:
     """Limits and habits of a server that takes messages up to this length, and sends what every client takes."""
     return (
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
         *_probing(KEEPALIVE_MS, KEEPALIVE_ANSWER_MS_MAX),
         ("grpc.http2.min_ping_interval_without_data_ms", PROBE_INTERVAL_MS_MIN),
         # With port sharing on, a second server on a taken port would silently get half of the calls.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -18,12 +19,25 @@ from google.protobuf.message import DecodeError
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.refusing import checked, refuse
 
-UNREADABLE = object()
-"""Stands for a message that could not be read."""
+Check = Callable[[Any], GpufleetError | None]
+"""What is wrong with a message that could be read; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Stands for a message that is refused: it could not be read, or its check found something."""
+
+    problem: GpufleetError
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
-    """Looks at every call whose requests are read by a deserializer: health's and reflection's as well."""
+    """Looks at every call whose requests are read by a deserializer: health's and reflection's as well.
+
+    What the `check` finds wrong with a message is refused as what cannot be read is.
+    """
+
+    def __init__(self, check: Check = lambda message: None) -> None:
+        self._check = check
 
     async def intercept_service(
         self,
@@ -34,14 +48,14 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:
             return handler
-        tolerant = handler._replace(request_deserializer=_tolerant(handler.request_deserializer))
+        tolerant = handler._replace(request_deserializer=_tolerant(handler.request_deserializer, self._check))
         if handler.request_streaming:
             return _reading(tolerant)
-        return checked(tolerant, lambda request: _problem() if request is UNREADABLE else None)
+        return checked(tolerant, lambda request: request.problem if isinstance(request, Refused) else None)
 
 
 class ReadableRequests:
-    """A stream of requests as a handler reads it: the first that could not be read is raised, as its only one.
+    """A stream of requests as a handler reads it: the first that is refused is raised, as its only one.
 
     What follows it is given as it comes, for whoever hears a refused caller out.
     """
@@ -55,9 +69,9 @@ class ReadableRequests:
 
     async def __anext__(self) -> Any:
         request = await anext(self._requests)
-        if request is UNREADABLE and not self._has_raised:
+        if isinstance(request, Refused) and not self._has_raised:
             self._has_raised = True
-            raise _problem()
+            raise request.problem
         return request
 
 
@@ -83,12 +97,14 @@ def _reading(handler: Any) -> Any:
     return handler._replace(**{kind: stream if inspect.isasyncgenfunction(method) else answer})
 
 
-def _tolerant(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _tolerant(read: Callable[[bytes], Any], check: Check) -> Callable[[bytes], Any]:
     def read_or_mark(data: bytes) -> Any:
         try:
-            return read(data)
+            message = read(data)
         except DecodeError:
-            return UNREADABLE
+            return Refused(_problem())
+        problem = check(message)
+        return message if problem is None else Refused(problem)
 
     return read_or_mark
 

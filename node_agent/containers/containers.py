@@ -37,6 +37,7 @@ from ..keeper.jail import give_all
 from .engine import BY_NODES, ContainerTrouble, Engine, EngineFacts, refusing, said_by
 from .images import PULLS_AT_ONCE_MAX, Images, Tell
 from .making import AGENT_LABEL, ATTEMPT_LABEL, JOB_LABEL, PublishedPort, Wanted, request_of
+from .mount_places import MountPlaces
 from .mounts import AllowedMount, checked_mount
 from .running import runner_of
 from .served import served_of
@@ -92,6 +93,7 @@ class Containers:
         self._tell_image = tell_image
         self._engine = Engine(settings().engine)
         self._images = Images(self._folder)
+        self._places = MountPlaces(agent_id)
         self._pulling = ThreadPoolExecutor(PULLS_AT_ONCE_MAX, thread_name_prefix="images")
         self._facts: EngineFacts | None = None
         self._seen: EngineFacts | None = None
@@ -281,7 +283,9 @@ class Containers:
             machine_memory_bytes=memory_installed_bytes(),
             cpus=max(1, command.cpus),
             processes_max=settings.processes_max,
-            mounts=tuple(self._checked(mount, facts) for mount in command.container.mounts),
+            mounts=self._places.held(
+                own.name, [self._checked(mount, facts) for mount in command.container.mounts], facts.socket
+            ),
             files=files,
             home=str(own / HOME),
             devices=devices,
@@ -321,28 +325,41 @@ class Containers:
             with contextlib.suppress(ContainerTrouble):
                 self._remove_all(client, {"label": [f"{AGENT_LABEL}={self._agent_id}", f"{ATTEMPT_LABEL}={key.name}"]})
         shutil.rmtree(self._folder / key.name, ignore_errors=True)
+        self._release(key.name)
         self._own.discard(key.name)
 
-    def _remove_all(self, client: Any, filters: dict[str, Any], but: Collection[str] = ()) -> None:
+    def _release(self, attempt: str) -> None:
+        try:
+            self._places.release(attempt)
+        except OSError as problem:
+            _log.warning("the mounts of attempt %s are let go of later: %s", attempt, problem)
+
+    def _remove_all(self, client: Any, filters: dict[str, Any], but: Callable[[], Collection[str]] = tuple) -> None:
         with refusing(RefusalReason.NO_ENGINE, "the container engine does not answer"):
-            for each in client.containers(all=True, filters=filters):
+            found = client.containers(all=True, filters=filters)
+            kept = but()  # behind the list: none in it was made later
+            for each in found:
                 attempt = (each.get("Labels") or {}).get(ATTEMPT_LABEL, "")
-                if attempt in but:
+                if attempt in kept:
                     continue
                 _log.info("removing the container of attempt %s, which is over", attempt)
                 _remove_one(client, str(each["Id"]))
 
     def _sweep(self) -> None:
-        # What is being made is looked at before what lives: it goes from the one to the other.
-        in_use = set(self._making) | {key.name for key in self._live()}
         facts = self._facts
         if facts is not None and facts.name:
             client = self._engine.client(facts.socket)
-            self._remove_all(client, {"label": [f"{AGENT_LABEL}={self._agent_id}"]}, in_use)
+            self._remove_all(client, {"label": [f"{AGENT_LABEL}={self._agent_id}"]}, self._in_use)
         if self._folder.is_dir():
-            for each in self._folder.iterdir():
-                if each.is_dir() and each.name not in in_use:
-                    shutil.rmtree(each, ignore_errors=True)
+            found = {each.name: each for each in self._folder.iterdir() if each.is_dir()}
+            for name in found.keys() - self._in_use():
+                shutil.rmtree(found[name], ignore_errors=True)
+        self._places.sweep(self._in_use)
+
+    def _in_use(self) -> set[str]:
+        """The attempts of which nothing may be removed that was seen before."""
+        # What is being made is looked at before what lives: it goes from the one to the other.
+        return set(self._making) | {key.name for key in self._live()}
 
 
 def nodes_by_files(device: Device) -> bool:

@@ -166,7 +166,8 @@ class Isolation:
     `devices` beside the common ones. Its home is its own, too, unless it has one by `home`. `files` is the folder of
     its files, shown to it at FILES_PATH; empty for none. `environment` is that of the environment that it begins in,
     shown at ENVIRONMENT_PATH, for reading alone unless `makes_environment`. The folders `hidden` are empty to it.
-    `account` names an uid that the machine has no name for; empty where it has one.
+    `account` names an uid that the machine has no name for; empty where it has one. With `user_namespaces` it may make
+    those, and mount in them.
     """
 
     uid: int
@@ -179,6 +180,7 @@ class Isolation:
     environment: str = ""
     makes_environment: bool = False
     account: str = ""
+    user_namespaces: bool = False
 
 
 SPACE_PATH = "/run/gpufleet"

@@ -228,11 +228,14 @@ def runs_from(text: str) -> tuple[FileRun, ...]:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a folder, also one whose rights the job took away."""
-    for path, folders, _ in os.walk(folder):
+    """Delete a folder, also one whose rights the job took away. Each step is taken from an open folder, by no link:
+    what still runs of that user may rename in it."""
+    for _, folders, _, descriptor in os.fwalk(folder):
         for name in folders:
-            inner = Path(path) / name
-            if not inner.is_symlink():
-                with suppress(OSError):
-                    inner.chmod(0o700)
+            with suppress(OSError):
+                inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+                try:
+                    os.chmod(f"/proc/self/fd/{inner}", 0o700)  # noqa: PTH101 - what was opened
+                finally:
+                    os.close(inner)
     shutil.rmtree(folder, ignore_errors=True)

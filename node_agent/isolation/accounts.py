@@ -23,6 +23,7 @@ from gpufleet.host.whole_file import replace_file
 from ..core.environment import Account
 from ..core.launch import HOME_PATH, Isolation, Refusal, RefusalReason
 from ..environment import own_account
+from ..keeper.seccomp import why_unfiltered
 from .choice import AccountChoice
 from .device_nodes import nodes_of
 from .limits import Limiting
@@ -39,6 +40,9 @@ BUILDER = "environments of all"
 """Who makes what all users share has a uid of the range, by a name that no user can have."""
 PID_NAMESPACE, SUBREAPER = "pid namespace", "subreaper"
 """By what nothing outlives its job."""
+
+REFUSED, ALLOWED, UNFILTERED = "refused", "allowed", "unfiltered"
+"""What becomes of user namespaces of jobs: `unfiltered` where the machine has no filter for system calls."""
 
 
 class AccountUnusable(Exception):
@@ -90,7 +94,11 @@ class Isolating:
             limits_note=limiting.note,
             uid_first=self._first if chosen.users == RANGE else 0,
             uids_note=self._why_moved() if chosen.users == RANGE else "",
+            user_namespaces=self._user_namespaces() if self.is_on else "",
         )
+
+    def _user_namespaces(self) -> str:
+        return ALLOWED if self.isolation.user_namespaces else UNFILTERED if why_unfiltered() else REFUSED
 
     @property
     def _first(self) -> int:
@@ -127,6 +135,7 @@ class Isolating:
             hidden=(str(self._folder),),
             environment=environment,
             account=user if self.chosen.users == RANGE else "",
+            user_namespaces=self.isolation.user_namespaces,
         )
         return Account(name=user, home=home or HOME_PATH), isolation
 

@@ -8,7 +8,8 @@ the agent's, may use asyncio.
 
 Read `keeper.py` first: what it holds and does. Then `supervised.py` (one attempt from process to end), `output.py` and
 `input.py`, `descriptors.py` (pipes, or a terminal that outlives the agent), `crew.py`, `supervisor.py`, `wire.py`,
-`spawn.py` and `processes.py` (how processes begin and how none is left), `records.py` (what is written down,
+`spawn.py` and `processes.py` (how processes begin and how none is left), `seccomp.py` (which system calls an isolated
+one is refused), `records.py` (what is written down,
 and why that makes a launch happen once), `reactor.py` (the loop: no ticks), `door.py`, `frames.py`,
 `requests.py`, `reports.py`, `values.py` (the socket, from bytes to meaning), `life.py` (detaching, locks,
 leaving). For the agent: `client.py`, on `roster.py` (which keepers there are), `connection.py`, `events.py` and

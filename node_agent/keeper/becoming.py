@@ -21,6 +21,7 @@ from ..core.launch import Container, NotRun, Process, Refusal, RefusalReason
 from .containers.entered import CommandInside, StandIn
 from .descriptors import close_all_but
 from .linux import die_with_parent, give_up_privileges
+from .seccomp import take_filter
 from .spawn import failure_of, find_command, private_hint, rlimit
 from .values import Json, not_run_from, refusal_from, to_json
 
@@ -111,6 +112,7 @@ class Becoming:
                 os.setpriority(os.PRIO_PROCESS, 0, process.nice)
             if isolation is not None:
                 give_up_privileges(isolation.uid, isolation.gid, isolation.groups)
+                take_filter(has_user_namespaces=isolation.user_namespaces)
         except OSError as error:
             return Refusal(RefusalReason.ISOLATION_FAILED, f"the job's account cannot be taken on: {error}")
         try:

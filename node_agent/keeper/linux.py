@@ -119,7 +119,8 @@ def watch_for_deletions(directory: Path) -> int:
 
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
-MS_BIND, MS_MOVE, MS_REC, MS_SLAVE = 0x1000, 0x2000, 0x4000, 0x80000
+MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE, MS_SLAVE = 0x1000, 0x2000, 0x4000, 0x40000, 0x80000
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -148,6 +149,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     told = (os.fsencode(source), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags))
     if _libc.mount(*told, options.encode() or None) != 0:
         raise _last_error(f"mount on {target}")
+
+
+def unmount(target: str) -> None:
+    """umount2(2): all that is mounted there is gone at once from every path. OSError names the target."""
+    if _libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+        raise _last_error(f"unmount {target}")
 
 
 @contextlib.contextmanager

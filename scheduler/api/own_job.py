@@ -10,7 +10,7 @@ from typing import Any
 from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.net.decoding import UNREADABLE
+from gpufleet.net.decoding import Refused
 from gpufleet.net.refusing import checked
 
 from ..state.ids import JobId
@@ -50,10 +50,12 @@ def for_own_job(handler: Any, method: str, own: JobId) -> Any:
         f"the token of job {own} is good for that job alone, named by its id",
         next_step=OTHERS_STEP,
     )
-    # One that cannot be read is refused behind this.
-    return checked(
-        handler, lambda request: not_its_own if request is not UNREADABLE and named(request) != own else None
-    )
+
+    def problem_of(request: Any) -> GpufleetError | None:
+        is_refused_anyway = isinstance(request, Refused)
+        return not_its_own if not is_refused_anyway and named(request) != own else None
+
+    return checked(handler, problem_of)
 
 
 OTHERS_STEP = "In a job, use a token of yours for anything else: --context NAME, or --token-file FILE."

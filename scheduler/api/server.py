@@ -12,8 +12,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.addresses import Address
-from gpufleet.net.channel import server_options
+from gpufleet.net.channel import bounded_server_options
 from gpufleet.net.decoding import DecodingInterceptor
+from gpufleet.net.integers import problem_with_integers
 from gpufleet.net.listening import listen
 from gpufleet.net.reflection import serve_reflection
 from gpufleet.net.refusing import refuse
@@ -196,9 +197,9 @@ class Server:
             interceptors=[
                 AuditInterceptor(audit, authenticator),
                 RoleInterceptor(authenticator, self._streams, wants_certificates=wants_certificates),
-                DecodingInterceptor(),
+                DecodingInterceptor(problem_with_integers),
             ],
-            options=server_options(message_bytes_max),
+            options=bounded_server_options(message_bytes_max),
         )
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(scheduler, self._server)
         node_agent_pb2_grpc.add_NodeAgentServicer_to_server(agents, self._server)

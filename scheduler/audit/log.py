@@ -139,13 +139,20 @@ class AuditLog:
             except TermSuperseded as error:
                 # Another scheduler writes the audit now. This one ends as soon as it commits something.
                 self._is_over = True
-                self._tell_failing(error)
+                self._lose_waiting(error)
                 await asyncio.get_running_loop().create_future()
             else:
                 pause = WRITE_SECONDS
                 if self._is_failing:
                     self._is_failing = False
                     log.info("the audit is written again")
+
+    def _lose_waiting(self, error: TermSuperseded) -> None:
+        """Count what waits: its successor has never heard of it, and the store takes no more of this one."""
+        lost = sum(row.call.count for row in self._rows)
+        self._rows.clear()
+        self.lost += lost
+        log.error("another scheduler leads: the end of the audit is lost", extra=fields(calls=lost, why=str(error)))
 
     async def _write(self) -> None:
         for call in self._thinning.due(time.monotonic()):

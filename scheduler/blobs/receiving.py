@@ -20,6 +20,8 @@ GROUP_FILES_MAX = 256
 class Receiving:
     """`async with Receiving(blobs, user) as files`: takes pieces, file after file; `finish` says what is stored.
 
+    It begins when there is a place for it (`upload_places.py`). Errors: TOO_MANY_STREAMS.
+
     A failure is raised by the call that comes next. What is not durable when the block is left, by a failure or because
     the stream was cut, is a part: the next upload goes on with it.
     """
@@ -27,6 +29,7 @@ class Receiving:
     def __init__(self, blobs: BlobStore, user: UserName) -> None:
         self._blobs = blobs
         self._user = user
+        self._place = blobs.upload_places.one(user)
         self._current: tuple[str, int] | None = None
         self._has_room = False
         self._group: dict[str, int] = {}
@@ -35,13 +38,17 @@ class Receiving:
         self._stored_bytes = 0
 
     async def __aenter__(self) -> Self:
+        await self._place.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         under_way: list[asyncio.Task[Any]] = [task for task in (self._writing, self._syncing) if task is not None]
-        await asyncio.gather(*under_way, return_exceptions=True)
+        try:
+            await asyncio.gather(*under_way, return_exceptions=True)
+        finally:
+            await self._place.__aexit__(None, None, None)
 
     async def begin(self, digest: str, size: int) -> None:
         """The pieces that follow are of this file, which is to have so many bytes. Errors: those of `take`."""

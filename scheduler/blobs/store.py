@@ -30,6 +30,7 @@ from .folders import Folders
 from .on_disk import PART, FoundBlob, Key, digest_of, explained, found_in, write_at
 from .place import Place
 from .results import Results
+from .upload_places import UploadPlaces
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -111,6 +112,8 @@ class BlobStore:
         self._is_listed = not self.place.is_remote
         self.folders = Folders(self.open)
         self.results = Results(self.place, wall_clock)
+        self.upload_places = UploadPlaces()
+        """For who receives files on the event loop."""
         with explained("opened", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for found in found_in(folder):

@@ -42,7 +42,7 @@ class JobAccounts:
     `ends_all_by` by which means nothing outlives its job.
     `limits` are those within which a job is kept, and `limits_note` says why others that are wanted do not hold.
     `uid_first` is the first uid that it gives to users, 0 where it gives none, and `uids_note` says why that is not the
-    one that its settings say.
+    one that its settings say. `user_namespaces` says what becomes of those that jobs make, in a word.
     """
 
     runs_as: RunsAs | None = None
@@ -55,6 +55,7 @@ class JobAccounts:
     limits_note: str = ""
     uid_first: int = 0
     uids_note: str = ""
+    user_namespaces: str = ""
 
     @property
     def is_alone(self) -> bool:

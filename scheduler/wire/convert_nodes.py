@@ -85,6 +85,7 @@ def _accounts_proto(accounts: JobAccounts) -> node_pb2.JobAccounts:
         limits_note=accounts.limits_note,
         uid_first=accounts.uid_first,
         uids_note=accounts.uids_note,
+        user_namespaces=accounts.user_namespaces,
     )
 
 

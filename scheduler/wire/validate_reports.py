@@ -105,6 +105,7 @@ def _job_accounts(told: node_pb2.JobAccounts) -> JobAccounts:
         limits_note=told.limits_note[:WHY_CHARS_MAX],
         uid_first=told.uid_first if 0 <= told.uid_first <= UID_MAX else 0,
         uids_note=told.uids_note[:WHY_CHARS_MAX],
+        user_namespaces=told.user_namespaces[:ACCOUNT_CHARS_MAX],
     )
 
 

@@ -333,7 +333,8 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
         ("no job", "GetJob", s.GetJobRequest(), bad, "job_id"),
         ("an unknown job", "GetJob", s.GetJobRequest(job_id=nowhere), gone, ""),
         ("a negative job", "GetJob", s.GetJobRequest(job_id=-1), gone, ""),
-        ("the largest number as job", "GetJob", s.GetJobRequest(job_id=2**63 - 1), gone, ""),
+        ("the largest number as job", "GetJob", s.GetJobRequest(job_id=2**62), gone, ""),
+        ("a number that nothing is stored by", "GetJob", s.GetJobRequest(job_id=2**63 - 1), bad, "job_id"),
         ("an unknown name", "GetJob", s.GetJobRequest(name="nobody's"), gone, ""),
         ("an unknown job", "GetStory", s.GetStoryRequest(job_id=nowhere), gone, ""),
         ("an absurd page", "GetStory", s.GetStoryRequest(job_id=1, page_size=LARGEST), bad, "page_size"),
@@ -521,6 +522,13 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
         ("an unknown token", "RevokeToken", s.RevokeTokenRequest(id="nope"), Reason.TOKEN_NOT_FOUND, "id"),
         ("an absurd page", "ListTokens", s.ListTokensRequest(page_size=LARGEST), bad, "page_size"),
         ("an absurd page", "ListAuditEntries", s.ListAuditEntriesRequest(page_size=LARGEST), bad, "page_size"),
+        (
+            "the last of all",
+            "ListAuditEntries",
+            s.ListAuditEntriesRequest(after_sequence=2**63 - 1),
+            bad,
+            "after_sequence",
+        ),
         ("a wrong token", "Watch", s.WatchRequest(resume_token="x"), Reason.RESUME_TOKEN_EXPIRED, "resume_token"),
         ("too many jobs", "Watch", s.WatchRequest(job_ids=range(1, 10_002)), bad, "job_ids"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
@@ -158,15 +159,22 @@ async def test_an_end_without_a_store_says_how_much_is_lost(caplog: pytest.LogCa
     assert "the end of the audit is lost" in caplog.text
 
 
-async def test_a_superseded_scheduler_writes_nothing_more_and_goes_on() -> None:
+async def test_a_superseded_scheduler_writes_nothing_more_counts_what_is_lost_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store = FakeAuditStore(problem=TermSuperseded("another one"))
     async with running(store) as audit:
         audit.add(CALL)
         await until("it has noticed", lambda: audit.is_superseded)
+        assert (audit.lost, audit.waiting) == (CALL.count, 0)
         store.problem = None
         audit.add(CALL)
         assert await audit.page(AuditQuery(), 60.0) == []
+        assert audit.lost == 2 * CALL.count
     assert store.rows == {}
+    assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == [
+        "another scheduler leads: the end of the audit is lost"
+    ]
 
 
 async def test_damage_ends_the_writer() -> None:

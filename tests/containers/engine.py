@@ -180,6 +180,12 @@ class EngineProcess:
         self._engine = engine
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def mounts(self) -> tuple[str, ...]:
+        """What a command line begins with that is to see the engine's mounts, as all programs of a machine do."""
+        assert self._process is not None, "the engine does not run"
+        return ("nsenter", "--target", str(self._process.pid), "--mount", f"--wd={self._engine.folder}")
+
     def start(self) -> None:
         """Start it and wait until it answers."""
         Path(self._engine.socket).unlink(missing_ok=True)

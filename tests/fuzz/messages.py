@@ -56,6 +56,8 @@ class Forge:
         self.density = self.random.choice(DENSITIES)
         message = GetMessageClass(descriptor)()
         self.fill(message, 0, is_first=is_first)
+        if draw > 0.94:
+            self.reach_an_end(message)
         if draw > 0.98:
             self._exaggerate(message)
         if steer is not None:
@@ -163,6 +165,18 @@ class Forge:
             return self.random.choice(TEXTS)
         low, high = RANGES[kind]
         return min(max(self.random.choice((*INTEGERS, 1, 1, 2, self.random.randrange(100))), low), high)
+
+    def reach_an_end(self, message: Any, depth: int = 0) -> None:
+        """One integer is the least or the greatest of its type, where the message can have one."""
+        fields = [each for each in message.DESCRIPTOR.fields if each.cpp_type in RANGES and not each.is_repeated]
+        inner = [each for each in message.DESCRIPTOR.fields if each.message_type and not each.is_repeated]
+        if inner and depth < DEPTH_MAX and (not fields or self.random.random() < 0.5):
+            field = self.random.choice(inner)
+            getattr(message, field.name).SetInParent()
+            self.reach_an_end(getattr(message, field.name), depth + 1)
+        elif fields:
+            field = self.random.choice(fields)
+            setattr(message, field.name, self.random.choice(RANGES[field.cpp_type]))
 
     def _exaggerate(self, message: Any) -> None:
         """One field is far too long, where there is one that can be."""

@@ -93,10 +93,11 @@ class Stage:
         self.gateway = await self.another_gateway("gateway", "--port", str(kept_port())).address()
 
     def another_gateway(self, name: str, *flags: str, variables: Mapping[str, str] | None = None) -> Side:
-        """Start a gateway with a data folder of its own."""
+        """Start a gateway with a data folder of its own, which believes this machine where somebody comes from."""
         folder, token = str(self.folder / name), self.token_file("gateway")
         own = ("--port", "0", "--data", folder, "--token-file", token)
-        side = self.side(name, "gpufleet.gateway", *own, *flags, variables=variables)
+        believed = {"GPUCTL_GATEWAY_PROXIES": "127.0.0.1", **(variables or {})}
+        side = self.side(name, "gpufleet.gateway", *own, *flags, variables=believed)
         side.start()
         return side
 

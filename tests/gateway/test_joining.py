@@ -35,7 +35,7 @@ async def serve(stage: Stage, name: str, **limits: Any) -> sessions_pb2.Model:
 async def browser_of(
     stage: Stage, cookie: str = "", address: str = "", origin: str | None = None
 ) -> AsyncIterator[Browser]:
-    """A page, or another program, that comes from an address: the gateway trusts a proxy on its own machine."""
+    """A page, or another program, that comes from an address: the gateway of the stage believes this machine."""
     headers = {"Cookie": cookie} | ({"X-Forwarded-For": address} if address else {})
     url = f"ws://{stage.gateway}/ws"
     async with connect(url, additional_headers=headers, origin=origin, proxy=None) as socket:  # type: ignore[arg-type]

@@ -118,6 +118,18 @@ async def test_who_guesses_a_password_waits_by_the_address_of_the_person(tmp_pat
         assert elsewhere.status_code == 200, "whoever guesses keeps nobody out"
 
 
+async def test_another_address_in_a_header_with_each_try_escapes_no_bound(tmp_path: Path, password_hash: str) -> None:
+    file = users_file(tmp_path, password_hash, ana="user")
+    async with gateway_stage(tmp_path, login={"users_file": str(file)}) as stage:
+        believing_nobody = await stage.another_gateway("plain", variables={"GPUCTL_GATEWAY_PROXIES": ""}).address()
+        async with browser(believing_nobody) as guesser:
+            codes = set()
+            for number in range(FREE_OF_PAIR + 8):
+                said = {"x-forwarded-for": f"203.0.113.{number}"}
+                codes.add((await guesser.password("ana", "hunter2hunter2", **said)).status_code)
+            assert codes == {401, 429}
+
+
 async def test_what_is_wrong_with_a_login_is_said_by_its_field(tmp_path: Path, password_hash: str) -> None:
     file = users_file(tmp_path, password_hash, ana="user")
     async with gateway_stage(tmp_path, login={"users_file": str(file)}) as stage, browser(stage.gateway) as ana:

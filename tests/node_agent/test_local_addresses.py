@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
+import psutil
 import pytest
 
 from node_agent.local_addresses import is_local
@@ -14,7 +15,8 @@ from tests.node_agent.test_http_post import BODY, OK, WAIT_S, loopback, redirect
 
 HERE = [
     "127.0.0.1", "127.9.9.9", "0.0.0.0", "0.1.2.3", "169.254.169.254", "::", "::1", "fe80::1%eth0", "::ffff:127.0.0.1",
-    "::ffff:a9fe:a9fe", "2002:7f00:1::", "64:ff9b::7f00:1", "::127.0.0.1", "fd00:ec2::254",
+    "::ffff:a9fe:a9fe", "2002:7f00:1::", "64:ff9b::7f00:1", "::127.0.0.1", "fd00:ec2::254", "100.100.100.200",
+    "168.63.129.16", "192.0.0.192", "::ffff:100.100.100.200", "fd20:ce::254",
 ]  # fmt: skip
 BEYOND = ["10.0.0.7", "192.168.1.1", "172.16.0.1", "93.184.216.34", "2606:2800:220:1::1", "fd12::1", "64:ff9b::a00:7"]
 HOSTS = [
@@ -26,6 +28,16 @@ HOSTS = [
 def test_addresses_are_told_apart_in_every_form() -> None:
     assert [each for each in HERE if not is_local(each)] == []
     assert [each for each in BEYOND if is_local(each)] == []
+
+
+def test_every_address_of_this_machines_interfaces_is_this_machine() -> None:
+    own = [
+        each.address
+        for addresses in psutil.net_if_addrs().values()
+        for each in addresses
+        if each.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    assert own and [each for each in own if not is_local(each)] == []
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -79,6 +79,17 @@ def is_ambiguous(headers: Iterable[Header]) -> bool:
     return b"content-length" in names and b"transfer-encoding" in names
 
 
+_HOST = re.compile(rb"(?:[0-9A-Za-z._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
+
+
+def is_host(value: bytes) -> bool:
+    """Whether a Host header is a name or an address, and maybe a port (RFC 9110, section 7.2); it may be empty.
+
+    In anything else, such as `a@b`, two servers could see different hosts.
+    """
+    return _HOST.fullmatch(value) is not None
+
+
 def has_body(headers: Iterable[Header]) -> bool:
     """Whether a request has a body."""
     return any(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .headers import Header
+from .headers import Header, is_host
 
 HEAD_BYTES_MAX = 16_384
 """A longer head is not plain."""
@@ -54,7 +54,7 @@ def plain_request(data: bytes) -> PlainRequest | None:
         return None
     host = found.get(b"host")
     length = found.get(b"content-length")
-    if host is None or (len(found) < len(headers) and not _are_single(headers)):
+    if host is None or not is_host(host) or (len(found) < len(headers) and not _are_single(headers)):
         return None
     if length is not None and _LENGTH.fullmatch(length) is None:
         return None

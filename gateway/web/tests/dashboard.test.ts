@@ -321,7 +321,7 @@ test("devices are found by what is written about them", () => {
 
 test("a node says as whom jobs run there, and whose where not everybody's", () => {
   const of = (runs_as: RunsAs) => accountWords({
-    runs_as, owner: "ada", account: "lab", is_from_before: false, why: "", ends_all_by: "", limits: [], limits_note: "", uid_first: "0", uids_note: "",
+    runs_as, owner: "ada", account: "lab", is_from_before: false, why: "", ends_all_by: "", limits: [], limits_note: "", uid_first: "0", uids_note: "", user_namespaces: "",
   });
   assert.deepEqual(
     (["RUNS_AS_RANGE", "RUNS_AS_ACCOUNTS", "RUNS_AS_OWNER", "RUNS_AS_SHARED", "RUNS_AS_UNSPECIFIED"] as const).map(of),

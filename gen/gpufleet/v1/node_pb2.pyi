@@ -505,6 +505,7 @@ class JobAccounts(_message.Message):
     LIMITS_NOTE_FIELD_NUMBER: _builtins.int
     UID_FIRST_FIELD_NUMBER: _builtins.int
     UIDS_NOTE_FIELD_NUMBER: _builtins.int
+    USER_NAMESPACES_FIELD_NUMBER: _builtins.int
     runs_as: Global___RunsAs.ValueType
     """As whom they run."""
     owner: _builtins.str
@@ -525,6 +526,10 @@ class JobAccounts(_message.Message):
     """The first uid that it gives to users, with RUNS_AS_RANGE; 0 where it gives none or does not say."""
     uids_note: _builtins.str
     """Why its uids begin there and not where its settings say, in a clause for people; empty where they agree."""
+    user_namespaces: _builtins.str
+    """What becomes of user namespaces that isolated jobs make: "refused", "allowed" as the agent's settings say, or
+    "unfiltered" where its machine has no filter for system calls. Empty where jobs are not isolated or it does not say.
+    """
     @_builtins.property
     def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Within what each job is kept that it reserves: some of "memory", "cpus" and "processes"."""
@@ -542,10 +547,11 @@ class JobAccounts(_message.Message):
         limits_note: _builtins.str = ...,
         uid_first: _builtins.int = ...,
         uids_note: _builtins.str = ...,
+        user_namespaces: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "ends_all_by", b"ends_all_by", "is_from_before", b"is_from_before", "limits", b"limits", "limits_note", b"limits_note", "owner", b"owner", "runs_as", b"runs_as", "uid_first", b"uid_first", "uids_note", b"uids_note", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "ends_all_by", b"ends_all_by", "is_from_before", b"is_from_before", "limits", b"limits", "limits_note", b"limits_note", "owner", b"owner", "runs_as", b"runs_as", "uid_first", b"uid_first", "uids_note", b"uids_note", "user_namespaces", b"user_namespaces", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -311,6 +311,16 @@ def test_it_is_said_which_nodes_give_other_uids_than_their_settings_say() -> Non
     assert "own uids from 1900065536" in "\n".join(nodes_screen([plain, moved], cluster.NOW, Look(is_wide=True)))
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [("allowed", "own uids, user namespaces"), ("unfiltered", "own uids, any system call"), ("refused", "own uids  ")],
+)
+def test_what_jobs_are_not_kept_from_stands_beside_as_whom_they_run(said: str, shown: str) -> None:
+    node = cluster.node("n1", node_pb2.NODE_STATE_READY, 1, {})
+    node.info.job_accounts.user_namespaces = said
+    assert shown in "\n".join(nodes_screen([node], cluster.NOW, Look(is_wide=True)))
+
+
 @pytest.mark.parametrize("seconds", [-3600, 0, 12, 13, 3600])
 def test_a_slow_call_says_nothing_of_the_clocks(seconds: int) -> None:
     """The scheduler may have answered at once, on a way that was slow to be found."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -247,3 +248,32 @@ def test_giving_up_is_125_and_says_how_to_come_back(fake: FakeScheduler, gpuctl:
         *("--max-consecutive-timeouts", "2", "1"),
     )
     assert done.code == 125 and "Come back with: gpuctl logs -f 1" in done.err
+
+
+@pytest.mark.parametrize("options", [(), ("-f",)])
+@pytest.mark.parametrize(
+    ("stored", "says"),
+    [
+        ([], "the output of job 1 is gone, if it wrote any: nothing of it is stored; see: gpuctl job 1"),
+        ([Piece(b"the beginning\n")], "the output of job 1 is not complete; see: gpuctl job 1"),
+    ],
+    ids=["nothing is stored", "some is stored"],
+)
+def test_output_of_an_ended_job_that_is_gone_is_told_in_any_case(
+    fake: FakeScheduler, gpuctl: Gpuctl, options: tuple[str, ...], stored: list[Any], says: str
+) -> None:
+    """As of a job that a restored store lacked, and of which its node had thrown the output away."""
+    fake.jobs[1], fake.output[1] = ended(output_is_complete=False), stored
+    assert says in gpuctl("logs", "1", *options).err
+
+
+def test_an_attempt_that_is_whole_is_not_told_to_lack_anything(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    of_two = ended(output_is_complete=False)
+    del of_two.attempts[:]
+    for number, is_complete in ((1, True), (2, False)):
+        attempt = of_two.attempts.add(number=number, output_is_complete=is_complete)
+        attempt.end_time.GetCurrentTime()
+    of_two.attempt_count = 2
+    fake.jobs[1], fake.output[1] = of_two, [Piece(b"done\n")]
+    assert gpuctl("logs", "1", "--attempt", "1").err == ""
+    assert "is not complete" in gpuctl("logs", "1", "--attempt", "2").err

@@ -51,7 +51,9 @@ def container_fleet(
     async def start() -> None:
         await fleet.scheduler.start()
         await fleet.add_node(
-            "n1", environment={**engine_and_process[0].environment, "GPUCTL_AGENT_CONTAINERS_MOUNTS": mounts}
+            "n1",
+            environment={**engine_and_process[0].environment, "GPUCTL_AGENT_CONTAINERS_MOUNTS": mounts},
+            inside=engine_and_process[1].mounts,
         )
 
     try:

@@ -167,6 +167,8 @@ async def test_mounts_are_those_that_the_site_allows(container_fleet: Fleet, per
     folder = container_fleet.folder
     (folder / "data" / "set").write_text("numbers")
     (folder / "scratch" / "out").symlink_to("/etc")
+    (folder / "scratch" / "mine.d").mkdir()
+    (folder / "scratch").chmod(0o777)
 
     def mount(source: str, target: str = "/mnt") -> job_pb2.ContainerMount:
         return job_pb2.ContainerMount(source=source, target=target)
@@ -177,6 +179,10 @@ async def test_mounts_are_those_that_the_site_allows(container_fleet: Fleet, per
     assert await person.stdout(job.id) == b"numbers\n", job
     assert b"Read-only" in (await person.output(job.id))[job.attempts[-1].number, 0, job_pb2.STREAM_STDERR]
     assert (folder / "scratch" / "mine").read_text() == "mine\n"
+    # Below what users can write the engine is given the place where the agent holds what it checked.
+    below = [mount(f"{folder}/scratch/mine.d", "/b")]
+    job = await person.run("/bin/sh", "-c", "echo below > /b/file", **in_container(mounts=below))
+    assert (folder / "scratch" / "mine.d" / "file").read_text() == "below\n", job
     for source in ("/etc", f"{folder}/scratch/out", str(folder), f"{folder}/agent-n1"):
         refused = await person.run("/bin/true", **in_container(mounts=[mount(source)]))
         assert refused.exit_reason == "MOUNT_REFUSED", refused

@@ -330,14 +330,16 @@ def _target(worker: sessions_pb2.TurnGrant | sessions_pb2.WorkerInfo) -> Target:
 
 
 @asynccontextmanager
-async def stage(measures: Measures = UNMEASURED, *, has_grpc: bool = False) -> AsyncIterator[Stage]:
+async def stage(
+    measures: Measures = UNMEASURED, *, has_grpc: bool = False, proxies: tuple[str, ...] = ()
+) -> AsyncIterator[Stage]:
     """A gateway with its scheduler, for the length of the block; with a port for gRPC, if that is wanted."""
     scheduler = FakeScheduler()
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((scheduler.handlers(),))
     target = Target(address=Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0")), token=GATEWAY_TOKEN)
     await server.start()
-    settings = GatewaySettings()
+    settings = GatewaySettings(proxies=proxies)
     gateway = Gateway(
         target,
         Identities(GATEWAY_TOKEN),
@@ -350,7 +352,7 @@ async def stage(measures: Measures = UNMEASURED, *, has_grpc: bool = False) -> A
     open_inference = Server(settings, 0, gateway.programs, lambda: gateway.is_connected) if has_grpc else None
     if open_inference is not None:
         gateway.beside = partial(open_inference.running, 0)
-    sockets = Sockets(lambda: settings.limits, gateway.choose)
+    sockets = Sockets(lambda: settings.limits, gateway.choose, proxies)
     listening = bound(Address("127.0.0.1", 0), backlog=128)
     config = uvicorn.Config(
         gateway.app(),
@@ -361,6 +363,7 @@ async def stage(measures: Measures = UNMEASURED, *, has_grpc: bool = False) -> A
         ws_ping_interval=None,
         access_log=False,
         log_config=None,
+        forwarded_allow_ips=list(proxies),
         timeout_graceful_shutdown=1,
     )
     web = QuietServer(config)

@@ -13,6 +13,7 @@ from gateway.proxy.core.headers import (
     Origin,
     has_body,
     is_ambiguous,
+    is_host,
     to_browser,
     to_program,
 )
@@ -114,6 +115,13 @@ def test_where_a_body_ends_is_said_in_one_way() -> None:
     # Who asks that it be dropped would have another message begin in the middle of this one.
     assert program_gets("content-length: 5", "Connection: Content-Length, Host")["content-length"] == ["5"]
     assert has_body(headers(("content-length: 10",))) and not has_body(headers(("content-length: 0",)))
+
+
+def test_a_host_is_a_name_or_an_address_and_maybe_a_port() -> None:
+    good = ("gpus", "gpus.example:8080", "127.0.0.1:1", "[::1]", "[::1]:8080", "a_b.localhost", "", "gpus:")
+    bad = ("a@b", "a:b@c", "a b", "a/b", "a,b", "a:1:2", "::1", "[::1", "a:99999999", "a%00", "é", "http://a")
+    assert [each for each in good if not is_host(each.encode())] == []
+    assert [each for each in bad if is_host(each.encode())] == []
 
 
 @pytest.mark.parametrize(

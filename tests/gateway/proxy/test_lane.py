@@ -113,6 +113,17 @@ async def test_a_body_that_nobody_wants_any_more_is_skipped_and_the_next_request
             assert await answer_in(reader) == (200, b"hello")
 
 
+@pytest.mark.parametrize("path", ["/m/chat/", "/healthz"])
+async def test_a_host_with_a_user_is_refused_whatever_it_is_for(path: str) -> None:
+    async with stage() as at, program("r1", hello) as replica:
+        await at.serve("chat", replica)
+        head = f"GET {path} HTTP/1.1\r\nHost: a@b\r\n\r\n".encode()
+        async with asyncio.timeout(DEADLINE_SECONDS), at.raw(head) as (reader, _):
+            status, body = await answer_in(reader)
+            assert status == 400 and b"host: is no name or address" in body, body
+        assert replica.calls == []
+
+
 async def test_a_client_that_says_when_it_is_done_sees_the_end_and_one_that_asks_for_a_head_no_body() -> None:
     async with stage() as at, program("r1", hello) as replica:
         await at.serve("chat", replica)
@@ -124,13 +135,20 @@ async def test_a_client_that_says_when_it_is_done_sees_the_end_and_one_that_asks
             assert rest.startswith(b"HTTP/1.1 200") and rest.endswith(b"hello") and b"connection: close" in rest
 
 
-async def test_a_proxy_on_this_machine_is_believed_where_a_request_comes_from() -> None:
-    async with stage() as at, program("r1", hello) as replica:
+@pytest.mark.parametrize(
+    ("proxies", "known"),
+    [(("127.0.0.0/8",), ("192.0.2.7", "https")), ((), ("127.0.0.1", "http")), (("192.0.2.1",), ("127.0.0.1", "http"))],
+    ids=["of a proxy", "of anybody", "of another machine"],
+)
+async def test_only_a_proxy_that_the_settings_name_is_believed_where_a_request_comes_from(
+    proxies: tuple[str, ...], known: tuple[str, str]
+) -> None:
+    async with stage(proxies=proxies) as at, program("r1", hello) as replica:
         await at.serve("chat", replica)
         said = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
         assert (await asked(at, "/m/chat/", headers=said))[0] == 200
         (call,) = replica.calls
-        assert (call["x-forwarded-for"], call["x-forwarded-proto"]) == ("192.0.2.7", "https")
+        assert (call["x-forwarded-for"], call["x-forwarded-proto"]) == known
 
 
 async def test_a_request_that_breaks_the_gateway_is_answered_with_500(

@@ -43,6 +43,7 @@ LINES = {
     "an empty line before": b"\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "no host": b"GET / HTTP/1.1\r\nA: x\r\n\r\n",
     "no headers": b"GET / HTTP/1.1\r\n\r\n",
+    "a host with a user": b"GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
     "two hosts": b"GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
     "a space before the colon": b"GET / HTTP/1.1\r\nHost: x\r\nA : 1\r\n\r\n",
     "a name of nothing": b"GET / HTTP/1.1\r\nHost: x\r\n: 1\r\n\r\n",

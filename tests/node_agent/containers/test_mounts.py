@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from node_agent.containers.engine import ContainerTrouble
-from node_agent.containers.mounts import allowed_mounts, checked_mount
+from node_agent.containers.mounts import allowed_mounts, checked_mount, opened_without_links
 from node_agent.core.launch import Mount, RefusalReason
 
 
@@ -57,3 +58,26 @@ def test_whether_something_is_there_is_not_told_of_what_is_not_allowed(folder: P
     with pytest.raises(ContainerTrouble) as nowhere:
         shown(folder / "datebase", folder)
     assert there.value.refusal.detail.replace("database", "datebase") == nowhere.value.refusal.detail
+
+
+def test_a_link_of_another_account_is_no_mount_root(folder: Path) -> None:
+    for name in ("ours", "theirs"):
+        (folder / name).symlink_to(folder / "scratch")
+    allowed = allowed_mounts([f"{folder}/ours", f"{folder}/theirs"])
+    through_ours = Mount(source=f"{folder}/ours/mine", target="/x")
+    assert checked_mount(through_ours, allowed).source == str(folder / "scratch" / "mine")
+    if os.geteuid() != 0:
+        pytest.skip("only root gives a link to another account")
+    os.chown(folder / "theirs", 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ContainerTrouble, match="a link of another account's"):
+        checked_mount(Mount(source=f"{folder}/theirs/mine", target="/x"), allowed_mounts([f"{folder}/theirs"]))
+
+
+def test_what_is_opened_without_links_is_what_its_path_names(folder: Path) -> None:
+    (folder / "scratch" / "out").symlink_to("/etc")
+    descriptor = opened_without_links(str(folder / "scratch" / "mine"))
+    assert os.path.samestat(os.fstat(descriptor), (folder / "scratch" / "mine").stat())
+    os.close(descriptor)
+    for path in ("out", "out/passwd"):
+        with pytest.raises(OSError, match=r"Too many levels of symbolic links|Not a directory"):
+            opened_without_links(str(folder / "scratch" / path))

@@ -71,6 +71,16 @@ async def test_a_job_is_its_users_without_groups_capabilities_or_a_way_to_get_th
     assert {int(value, 16) for value in values.values()} == {0}
 
 
+@pytest.mark.parametrize("is_allowed", [False, True])
+async def test_a_job_makes_a_user_namespace_only_where_the_settings_allow_it(node: Node, is_allowed: bool) -> None:
+    isolation = Isolation(uid=ALICE, gid=ALICE, user_namespaces=is_allowed)
+    tries = (
+        "unshare --user true && echo made; unshare --user --map-root-user --mount mount -t tmpfs x /mnt && echo mounted"
+    )
+    said = await said_by(node, f"({tries}) 2>/dev/null; (: | cat) && echo piped", isolation=isolation)
+    assert said.split() == [*(["made", "mounted"] if is_allowed else []), "piped"]
+
+
 async def test_what_others_run_is_neither_seen_nor_reached(node: Node) -> None:
     agent = await node.open()
     other = await agent.start(isolated(node, 2, "SECRET=sesame exec sleep 1000", uid=BOB))

@@ -1333,6 +1333,12 @@ export interface JobAccounts {
   readonly uid_first: Int64;
   /** Why its uids begin there and not where its settings say, in a clause for people; empty where they agree. */
   readonly uids_note: string;
+  /**
+   * What becomes of user namespaces that isolated jobs make: "refused", "allowed" as the agent's settings say, or
+   * "unfiltered" where its machine has no filter for system calls. Empty where jobs are not isolated or it does not
+   * say.
+   */
+  readonly user_namespaces: string;
 }
 
 /** NodeContainers is what an agent says of containers on its machine. */
