@@ -75,7 +75,8 @@ from .keeping import Keeping
 from .launch import READING_SECONDS_MAX, Launcher
 from .link import PROTOCOL_VERSION, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Link
 from .machine import Machine
-from .notices import NoticeRecords, Notices
+from .notice_records import NoticeRecords
+from .notices import Notices
 from .output import OutputSender
 from .program_log import ProgramLog
 from .setup.environments import Environments, SetupLimits
@@ -251,8 +252,9 @@ class NodeAgent:
         await self._root.look()
         self._attempts.adopt(await self._keepers.inventory())
         self._results.sweep([entry.key for entry in self._duties.inventory])
-        self._environments.adopt([entry.key for entry in self._duties.inventory])
-        sweeping = asyncio.create_task(self._files.sweep([entry.key for entry in self._duties.inventory]))
+        with_folder = {*(entry.key for entry in self._duties.inventory), *self._notices.keys_with_folder()}
+        self._environments.adopt(with_folder)
+        sweeping = asyncio.create_task(self._files.sweep(with_folder))
         await self._containers.begin()
         try:
             await until_first(

@@ -10,6 +10,7 @@ from typing import Any
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.e2e.client import Client, select
+from tests.e2e.files import file, upload
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
 
@@ -28,6 +29,23 @@ async def test_a_command_is_told_of_start_and_end_in_the_jobs_folder(person: Cli
     job = await person.run("sh", "-c", "exit 3", notify=WRITE)
     await until("the end was told", lambda: len(notices(person.cwd, job.id)) == 2)
     assert notices(person.cwd, job.id) == [f"{job.id}/1 start", f"{job.id}/1 end 3"]
+
+
+async def test_a_command_runs_in_the_folder_of_the_jobs_files_which_stays_until_its_end_is_told(
+    person: Client, shared_fleet: Fleet
+) -> None:
+    words, told, go = b"as uploaded", person.cwd / "told", person.cwd / "go"
+    await upload(person, words)
+    end = f'[ "$GPUFLEET_NOTICE" = start ] || until [ -e {go} ]; do sleep 0.05; done'
+    notify = f'{end}; echo "$GPUFLEET_NOTICE $(cat words $(ls left))" >> {told}'
+    made = {"cwd": "", "files": [file("words", words)], "notify": notify}
+    job = await person.run("sh", "-c", f"until [ -s {told} ]; do sleep 0.05; done; echo , made > left", **made)
+    assert job.state == SUCCEEDED
+    (folder,) = (shared_fleet.folder / "agent-n1" / "files" / "attempts").glob(f"{job.id}.1.0*")
+    go.touch()
+    await until("the end was told", lambda: len(told.read_text().splitlines()) == 2)
+    assert told.read_text().splitlines() == ["start as uploaded", "end as uploaded, made"]
+    await until("the folder is gone", lambda: not folder.exists())
 
 
 async def test_a_url_is_told_in_json(person: Client) -> None:
