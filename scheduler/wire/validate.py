@@ -146,6 +146,12 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             "must be at most half of requeue_fence, so that a cut-off job has ended before it is replaced",
             next_step="give a shorter --grace or a longer --requeue-fence",
         )
+    if spec.retries and spec.input:
+        raise invalid(
+            f"{path}.retries",
+            "does not go with an input: what was typed or piped to the first attempt is gone with it",
+            next_step="leave out --retries, or give the command its input as a file, with --file",
+        )
     if spec.is_preemptible and spec.no_requeue:
         raise invalid(
             f"{path}.is_preemptible",

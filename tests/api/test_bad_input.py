@@ -209,6 +209,7 @@ BAD_SPECS = [
     Bad("a band that does not exist", {"band": 99}, "band", says="urgent"),
     Bad("a kind that does not exist", {"kind": 99}, "kind"),
     Bad("an input that does not exist", {"input": 99}, "input"),
+    Bad("an input for a second try", {"input": job_pb2.INPUT_MODE_PIPE, "retries": 1}, "retries", says="gone with it"),
     # Notices.
     Bad("a notice to a file", {"notify": "file:///etc/passwd"}, "notify", says="http"),
     Bad("a notice with a password", {"notify": "https://me:secret@example.com/"}, "notify", says="password"),

@@ -83,6 +83,14 @@ def test_every_command_that_changes_jobs_takes_filters(
     assert (done.code, ids(people, method)) == (0, [4])
 
 
+def test_a_job_that_must_not_run_twice_refuses_to_be_queued_again(gpuctl: Gpuctl, people: FakeScheduler) -> None:
+    people.changes = [scheduler_pb2.JobChange(job_id=3, state=STATES["running"], message="job 3 must not run twice")]
+    refused = gpuctl("requeue", "3")
+    assert (refused.code, refused.text) == (4, "job 3 must not run twice\n")
+    people.changes = [scheduler_pb2.JobChange(job_id=1, state=STATES["queued"], message="job 1 waits already")]
+    assert gpuctl("requeue", "1").code == 0
+
+
 def test_off_a_terminal_it_needs_a_yes_and_asks_nobody(gpuctl: Gpuctl, people: FakeScheduler) -> None:
     refused = gpuctl("cancel", "--name", "sweep")
     assert refused.code == 2 and "Say --yes if that is meant." in refused.err and not people.calls
