@@ -56,6 +56,7 @@ from .core.delivery import Receipt
 from .core.duties import Duties
 from .core.fence import CommandRefusal
 from .core.launch import Isolation
+from .core.notices import Failure
 from .core.outcome import AttemptView
 from .credential import Credential
 from .files.checks import FileChecks
@@ -204,7 +205,10 @@ class NodeAgent:
         )
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
         self._notices = Notices(
-            node.name, NoticeRecords(folder.path / NOTICES_FOLDER), lambda: node.tuning().notifies_local
+            node.name,
+            NoticeRecords(folder.path / NOTICES_FOLDER),
+            lambda: node.tuning().notifies_local,
+            self._tell_notice_failure,
         )
         self._usages = Usages(
             node.machine.source,
@@ -280,6 +284,10 @@ class NodeAgent:
 
     def _tell_setup(self, key: RankKey, is_ready: bool, message: str) -> None:
         self._heartbeats.report(lambda now_us: {"setup_state": wire.setup_to_proto(key, message, is_ready=is_ready)})
+
+    def _tell_notice_failure(self, key: RankKey, failure: Failure, stored: Callable[[], None]) -> None:
+        told = wire.notice_failed_to_proto(key, failure)
+        self._heartbeats.report(lambda now_us: {"notice_failed": told}, stored)
 
     def _tell_image(self, key: RankKey, image: str, is_here: bool, message: str) -> None:
         state = wire.setup_to_proto(key, message, is_ready=is_here, image=image)

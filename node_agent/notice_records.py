@@ -15,7 +15,7 @@ from gpufleet.jobs.runs import RankKey, cause_of
 from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 
 from .core.launch import Isolation
-from .core.notices import Notice, Notified, Warned
+from .core.notices import Failure, Notice, Notified, Warned
 from .keeper.values import end_from, isolation_from, to_json
 
 SPACES = "spaces"
@@ -46,6 +46,10 @@ def _warnings(found: Iterable[tuple[Any, Any, Any]]) -> tuple[Warned, ...]:
     return tuple(Warned(int(number), str(kind), str(words)) for number, kind, words in found)
 
 
+def _failures(found: Iterable[tuple[Any, Any, Any]]) -> tuple[Failure, ...]:
+    return tuple(Failure(int(number), str(notice), str(message)) for number, notice, message in found)
+
+
 _FIELDS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "started_us": (to_json, to_json),
     "time_limit_us": (to_json, to_json),
@@ -55,6 +59,8 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "warnings": (lambda given: [[each.number, each.kind, each.sentence] for each in given], _warnings),
     "warned": (sorted, lambda found: frozenset(map(int, found))),
     "is_settled": (bool, bool),
+    "failures": (lambda given: [[each.number, each.notice, each.message] for each in given], _failures),
+    "failure_count": (int, int),
 }
 """The facts that may change: how each is written as JSON, and read."""
 

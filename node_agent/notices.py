@@ -1,7 +1,7 @@
 """Tells users of the course of their attempts: what `core/notices.py` finds due is told, one after the other.
 
-A notice harms nothing: whatever goes wrong with it is logged, and the attempt hears of nothing. It is told at least
-once: one that an agent was killed in the middle of is told again by the next one.
+A notice harms nothing: whatever goes wrong with it is logged and told to the scheduler, and the attempt hears of
+nothing. It is told at least once: one that an agent was killed in the middle of is told again by the next one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from . import wire
 from .core.commands import LaunchAttempt, TellWarning
 from .core.launch import Process
 from .core.notices import (
+    Failure,
     Notice,
     Notified,
     Warned,
@@ -29,9 +30,11 @@ from .core.notices import (
     next_due_us,
     next_notice,
     variables_of,
+    with_failure,
     with_time_limit,
     with_view,
     with_warning,
+    without_failure,
 )
 from .core.outcome import AttemptView
 from .environment import shown_devices
@@ -50,11 +53,22 @@ CLOCK_SECONDS_MAX = 30.0
 """How long to sleep before the clock is read again: it goes on while the machine sleeps, the sleep does not."""
 
 
-class Notices:
-    """The notices of one node's attempts."""
+TellFailure = Callable[[RankKey, Failure, Callable[[], None]], None]
+"""Tells the scheduler that a notice was not delivered; the last argument is to be called when it has stored that."""
 
-    def __init__(self, node: str, records: NoticeRecords, allows_local: Callable[[], bool] = lambda: False) -> None:
+
+class Notices:
+    """The notices of one node's attempts. Failures go to the scheduler, until it has stored them."""
+
+    def __init__(
+        self,
+        node: str,
+        records: NoticeRecords,
+        allows_local: Callable[[], bool] = lambda: False,
+        tell_failure: TellFailure = lambda key, failure, stored: stored(),
+    ) -> None:
         self._allows_local = allows_local
+        self._tell_failure = tell_failure
         self._node = node
         self._records = records
         self._subjects: dict[RankKey, Subject] = {}
@@ -87,6 +101,8 @@ class Notices:
         for subject in subjects:
             key = subject.facts.key
             self._subjects[key] = subject
+            for failure in subject.facts.failures:
+                self._report(key, failure)
             if key in known:
                 self.see(known[key])
             if self._subjects[key].facts.end is None and (key not in known or not known[key].phase.is_live):
@@ -100,7 +116,9 @@ class Notices:
         if not command.notify or key.rank != 0 or key in self._subjects:
             return
         if len(self._subjects) >= ATTEMPTS_TOLD_MAX:
-            _log.warning("nothing is told of attempt %s: there are %d such attempts", key, ATTEMPTS_TOLD_MAX)
+            why = f"the node already has {ATTEMPTS_TOLD_MAX:,} attempts with notices"
+            _log.warning("nothing is told of attempt %s: %s", key, why)
+            self._report(key, Failure(1, Notice.START.value, f"{why}, and tells nothing of this one"))
             return
         # Of a command's environment the devices are left out: by the end they are somebody else's.
         env = {} if is_url(command.notify) else {**process.env, **shown_devices(())[0]}
@@ -208,9 +226,13 @@ class Notices:
             notice = next_notice(facts, now_us)
             if notice is not None:
                 async with self._turns:
-                    await self._tell(self._subjects[key], notice)
+                    why = await self._tell(self._subjects[key], notice)
                 subject = self._subjects[key]
-                self._change(subject, after_telling(subject.facts, notice))
+                told = after_telling(subject.facts, notice)
+                failed = with_failure(told, notice, why) if why else told
+                self._change(subject, failed)
+                if failed.failure_count > told.failure_count:
+                    self._report(key, failed.failures[-1])
                 continue
             due_us = next_due_us(facts, now_us)
             wait_s = None if due_us is None else min((due_us - now_us) / 1e6, CLOCK_SECONDS_MAX)
@@ -219,8 +241,14 @@ class Notices:
                     await news.wait()
         self._finish(key)
 
-    async def _tell(self, subject: Subject, notice: Notice) -> None:
-        """Deliver it or log why not; never raises what goes wrong with it."""
+    def _report(self, key: RankKey, failure: Failure) -> None:
+        def stored() -> None:
+            self._update(key, lambda facts: without_failure(facts, failure.number))
+
+        self._tell_failure(key, failure, stored)
+
+    async def _tell(self, subject: Subject, notice: Notice) -> str:
+        """Deliver it, or log why not and return that; never raises what goes wrong with it."""
         # Few jobs have notices, and what HTTP needs takes 1.6 MB.
         from .notice_delivery import NoticeNotDelivered, post, run_command, run_isolated, shown
 
@@ -245,10 +273,12 @@ class Notices:
                     said = await run_isolated(subject.target, subject.cwd, env, subject.isolation, self._records.spaces)
         except NoticeNotDelivered as problem:
             _log.warning("the notice %r of attempt %s did not reach %s: %s", notice.value, facts.key, how, problem)
-        except Exception:
+            return f"it did not reach {how}: {problem}"
+        except Exception as problem:
             _log.exception("the notice %r of attempt %s did not reach %s", notice.value, facts.key, how)
-        else:
-            _log.info("told %r of attempt %s to %s%s", notice.value, facts.key, how, f": {said!r}" if said else "")
+            return f"it did not reach {how}: {type(problem).__name__}; the agent's log says more"
+        _log.info("told %r of attempt %s to %s%s", notice.value, facts.key, how, f": {said!r}" if said else "")
+        return ""
 
 
 def in_folder_if_there(folder: str, line: str) -> str:

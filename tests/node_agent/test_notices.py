@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ from node_agent.core.expectations import Expectations
 from node_agent.core.launch import FILES_PATH, ContainerAsked, Process
 from node_agent.core.notices import (
     END_WAITS_US_MAX,
+    FAILURES_TOLD_MAX,
     WARNINGS_MAX,
+    Failure,
     Notice,
     Notified,
     Warned,
@@ -28,6 +31,7 @@ from node_agent.core.notices import (
     next_notice,
     next_warning,
     variables_of,
+    with_failure,
     with_time_limit,
     with_view,
     with_warning,
@@ -307,6 +311,44 @@ async def test_an_agent_that_starts_again_keeps_the_folder_until_the_end_is_told
         assert not notices.needs_folder(KEY)
     finally:
         await notices.close()
+
+
+async def test_a_failure_is_told_to_the_scheduler_until_it_has_stored_it(tmp_path: Path) -> None:
+    """Also by an agent that starts again: until then what is written down of the attempt stays."""
+    records, told = NoticeRecords(tmp_path / "notices"), list[tuple[RankKey, Failure, Callable[[], None]]]()
+
+    def tell(key: RankKey, failure: Failure, stored: Callable[[], None]) -> None:
+        told.append((key, failure, stored))
+
+    ended = replace(VIEW, phase=AttemptPhase.ENDED, end=END)
+    records.begin(Subject(facts=Notified(key=KEY), target="echo oh no; exit 5", cwd="/", env={}))
+    first = Notices("n1", records, tell_failure=tell)
+    first.adopt([ended])
+    await until("both notices failed", lambda: len(told) == 2)
+    await first.close()
+    assert [failure.notice for _, failure, _ in told] == ["start", "end"]
+    assert told[0][1] == Failure(1, "start", "it did not reach the command: it ended with code 5: 'oh no'")
+    again, told = told, []
+    second = Notices("n1", records, tell_failure=tell)
+    try:
+        second.adopt([])  # its end is stored, and it is forgotten
+        assert [each[:2] for each in told] == [each[:2] for each in again], "none was stored"
+        assert second.keys_with_folder() == (), "nothing runs any more"
+        for _, _, stored in told:
+            stored()
+        await until("nothing is kept of it", lambda: not records.all())
+    finally:
+        await second.close()
+
+
+def test_no_more_failures_of_an_attempt_are_told_than_are_kept() -> None:
+    facts = RUNS
+    for _ in range(FAILURES_TOLD_MAX + 5):
+        facts = with_failure(facts, Notice.WARNING, "x" * 2_000)
+    assert [each.number for each in facts.failures] == list(range(1, FAILURES_TOLD_MAX + 1))
+    assert {len(each.message) for each in facts.failures} == {1_000}
+    assert facts.failures[-1].message.endswith("in the agent's log alone")
+    assert not replace(facts, told=frozenset({Notice.END})).is_over
 
 
 def test_another_time_limit_survives_the_agent(tmp_path: Path) -> None:

@@ -102,6 +102,26 @@ async def test_a_notice_that_fails_harms_no_job_and_is_in_the_agents_log(fleet: 
     assert "secret" not in agent.log_text()
 
 
+async def test_a_notice_that_fails_shows_on_the_job_to_its_owner_and_admins_alone(
+    person: Client, shared_fleet: Fleet
+) -> None:
+    job = await person.run("true", notify="echo oh no; exit 5")
+    failed = "was not delivered: it did not reach the command: it ended with code 5: 'oh no'."
+
+    async def both_are_shown() -> bool:
+        return len((await person.job(job.id)).warnings) == 2
+
+    await until("both failures are shown", both_are_shown)
+    shown = (await person.job(job.id)).warnings
+    told = [(each.kind, each.sentence) for each in shown]
+    assert told == [("NOTICE_FAILED", f"The notice '{notice}' {failed}") for notice in ("start", "end")]
+    assert (await person.kinds(job.id)).count("NoticeNotDelivered") == 2
+    made = await person.stub.CreateToken(scheduler_pb2.CreateTokenRequest(user="bob", role=scheduler_pb2.ROLE_USER))
+    async with shared_fleet.client(made.secret) as bob:
+        assert not (await bob.job(job.id)).warnings
+        assert "NoticeNotDelivered" not in await bob.kinds(job.id)
+
+
 async def test_an_agent_killed_between_two_notices_tells_the_rest_and_nothing_twice(
     fleet: Fleet, admin: Client
 ) -> None:
