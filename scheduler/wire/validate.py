@@ -9,7 +9,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import trouble_with_path
-from gpufleet.jobs.names import name_of_command
+from gpufleet.jobs.names import name_of_command, names_others
 from gpufleet.jobs.run_protos import INPUT_MODE_OF
 from gpufleet.jobs.runs import FENCE_US_MIN
 
@@ -256,11 +256,21 @@ WANTED = {number: wanted for wanted, number in CONDITIONS.items()} | {
 
 
 def _checked_name(spec: job_pb2.JobSpec, path: str) -> str:
-    return checked_name(spec.name or _name_of(spec.argv), f"{path}.name")
+    # The name of its own program is taken, whatever it is: it is given where a job is submitted again as it was.
+    if not spec.name or spec.name == name_of_command(spec.argv):
+        return _fit_for_a_line(spec.name or _name_of(spec.argv), f"{path}.name")
+    return checked_name(spec.name, f"{path}.name")
 
 
 def checked_name(name: str, path: str) -> str:
-    """A job's name, if it may be one."""
+    """A job's name that somebody chose, if it may be one."""
+    if names_others(name):
+        why = f"{name!r} names other jobs in every command: all, last, an id, a range or items of an array"
+        raise invalid(path, why, next_step="choose another name, with a letter in it")
+    return _fit_for_a_line(name, path)
+
+
+def _fit_for_a_line(name: str, path: str) -> str:
     if len(name) > NAME_CHARS_MAX or CONTROL.search(name):
         raise invalid(path, f"must be at most {NAME_CHARS_MAX} characters without control characters")
     return name
