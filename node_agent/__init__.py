@@ -11,7 +11,8 @@ Read `core/duties.py` first: what the agent decides. Then `agent.py`: what is co
     inside/                              ports of running jobs, for who dials them from elsewhere
     ports.py                             where rank 0 of a gang will listen for the others
     keeping.py keeper/ spool/            the keeper processes, which own the jobs and go on without the agent
-    notices.py notice_delivery.py        what a job's --notify hears of its course
+    notices.py notice_records.py         what a job's --notify hears of its course
+    notice_delivery.py notice_command.py how a notice reaches its command or URL
     machine.py usage.py                  the machine: facts, samples, what jobs use, by which address others reach it
     wire.py                              the only module that knows both the contract's messages and the values
     report_log.py                        what the agent's own log says of attempts: a line a second in a flood

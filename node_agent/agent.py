@@ -56,6 +56,7 @@ from .core.delivery import Receipt
 from .core.duties import Duties
 from .core.fence import CommandRefusal
 from .core.launch import Isolation
+from .core.notices import Failure
 from .core.outcome import AttemptView
 from .credential import Credential
 from .files.checks import FileChecks
@@ -75,7 +76,8 @@ from .keeping import Keeping
 from .launch import READING_SECONDS_MAX, Launcher
 from .link import PROTOCOL_VERSION, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Link
 from .machine import Machine
-from .notices import NoticeRecords, Notices
+from .notice_records import NoticeRecords
+from .notices import Notices
 from .output import OutputSender
 from .program_log import ProgramLog
 from .setup.environments import Environments, SetupLimits
@@ -203,7 +205,10 @@ class NodeAgent:
         )
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
         self._notices = Notices(
-            node.name, NoticeRecords(folder.path / NOTICES_FOLDER), lambda: node.tuning().notifies_local
+            node.name,
+            NoticeRecords(folder.path / NOTICES_FOLDER),
+            lambda: node.tuning().notifies_local,
+            self._tell_notice_failure,
         )
         self._usages = Usages(
             node.machine.source,
@@ -251,8 +256,9 @@ class NodeAgent:
         await self._root.look()
         self._attempts.adopt(await self._keepers.inventory())
         self._results.sweep([entry.key for entry in self._duties.inventory])
-        self._environments.adopt([entry.key for entry in self._duties.inventory])
-        sweeping = asyncio.create_task(self._files.sweep([entry.key for entry in self._duties.inventory]))
+        with_folder = {*(entry.key for entry in self._duties.inventory), *self._notices.keys_with_folder()}
+        self._environments.adopt(with_folder)
+        sweeping = asyncio.create_task(self._files.sweep(with_folder))
         await self._containers.begin()
         try:
             await until_first(
@@ -278,6 +284,10 @@ class NodeAgent:
 
     def _tell_setup(self, key: RankKey, is_ready: bool, message: str) -> None:
         self._heartbeats.report(lambda now_us: {"setup_state": wire.setup_to_proto(key, message, is_ready=is_ready)})
+
+    def _tell_notice_failure(self, key: RankKey, failure: Failure, stored: Callable[[], None]) -> None:
+        told = wire.notice_failed_to_proto(key, failure)
+        self._heartbeats.report(lambda now_us: {"notice_failed": told}, stored)
 
     def _tell_image(self, key: RankKey, image: str, is_here: bool, message: str) -> None:
         state = wire.setup_to_proto(key, message, is_ready=is_here, image=image)

@@ -108,6 +108,7 @@ class Attempts:
         self._working: set[asyncio.Task[None]] = set()
         keeping.listen(self)
         output.listen(self.output_lost)
+        notices.listen(self._drop_files)
 
     def adopt(self, views: Iterable[AttemptView]) -> None:
         """Take over what the keepers hold."""
@@ -194,8 +195,8 @@ class Attempts:
                 self._begin(self._containers.remove(key))
 
     def _drop_files(self, key: RankKey) -> None:
-        """Remove the files of a rank that is not here, if it had any."""
-        is_over = isinstance(self._duties.inventory[key], Refused | None)
+        """Remove the files of a rank that is not here, if it had any; those that a notice needs, when that is over."""
+        is_over = isinstance(self._duties.inventory[key], Refused | None) and not self._notices.needs_folder(key)
         if is_over and key not in self._fetching and self._files.folder_of(key).exists():
             self._results.settle(key)
             self._begin(self._files.remove(key))
@@ -286,11 +287,12 @@ class Attempts:
                     traceparent=span.traceparent,
                     is_traced=self._traces.telemetry.is_on,
                 )
+                beside = self._launcher.beside(action.command, launch)
                 launch = await self._in_container(action.command, launch)
             except Exception as problem:
                 answer = _not_begun(key, problem)
             else:
-                self._notices.expect(action.command, launch)
+                self._notices.expect(action.command, beside)
                 self._usages.expect(key, action.command.expectations.device_uuids, action.command.sampling_us)
                 with self._traces.telemetry.span("spawn", parent=span.traceparent):
                     answer = await self._keeping.launch(launch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpufleet.v1 import node_agent_pb2
@@ -35,6 +36,14 @@ LINGER_SECONDS = 0.005
 Body = dict[str, Any]
 Report = Callable[[int], Body]
 """Makes the body of a report; given the time, because ages in it count from when it is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A report that waits for its acknowledgement, and whom to tell of that."""
+
+    report: Report
+    stored: Callable[[], None] | None
 
 
 class AgentPort(Protocol):
@@ -77,7 +86,7 @@ class Heartbeats:
         self._node = node
         self._incarnation = incarnation
         self._duties = duties
-        self._outbox: Outbox[Report] = Outbox()
+        self._outbox: Outbox[_Sent] = Outbox()
         self._inbox = Inbox(highest_term)
         self._unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest] | None = None
         self._lingering: list[node_agent_pb2.HeartbeatRequest] = []
@@ -93,10 +102,10 @@ class Heartbeats:
         """The scheduler has another store than before: its terms count anew."""
         self._inbox.another_store()
 
-    def report(self, report: Report) -> None:
-        """Send a report, and again on each new stream until the scheduler has stored it."""
+    def report(self, report: Report, stored: Callable[[], None] | None = None) -> None:
+        """Send a report, and again on each new stream until the scheduler has stored it; `stored` is called then."""
         now_us = boottime_us()
-        sequence = self._outbox.keep(report, now_us)
+        sequence = self._outbox.keep(_Sent(report, stored), now_us)
         body = report(now_us)
         self._put(sequence, body, may_linger="attempt_started" in body)
 
@@ -126,8 +135,8 @@ class Heartbeats:
         self._lingering.clear()
         now_us = boottime_us()
         self._put(self._outbox.number(now_us), {"inventory": self._duties.inventory(now_us)})
-        for sequence, report in self._outbox.repetitions():
-            self._put(sequence, report(now_us))
+        for sequence, sent in self._outbox.repetitions():
+            self._put(sequence, sent.report(now_us))
         call = stub.Heartbeat()
         try:
             await until_first(self._write(call, self._unsent), self._beat_always(interval_s), self._read(call))
@@ -192,7 +201,9 @@ class Heartbeats:
         self._duties.heard_term(message.term)
         if message.store_position:
             self._duties.heard_position(message.store_position)
-        self._outbox.acknowledge(message.acked_sequence)
+        for sent in self._outbox.acknowledge(message.acked_sequence):
+            if sent.stored is not None:
+                sent.stored()
         heartbeat_sent_us = self._heard(message.newest_heartbeat)
         if message.WhichOneof("command") is None:
             self._inbox.carried_out(self._inbox.receipt(message.sequence))

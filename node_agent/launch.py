@@ -23,7 +23,7 @@ from .core.attempt import Limits
 from .core.commands import LaunchAttempt
 from .core.environment import Account, RankPlace, environment_in_container, environment_of
 from .core.expectations import Expectations, Misfit, Unfit, misfit
-from .core.launch import ENVIRONMENT_PATH, FILES_PATH, HOME_PATH, EnvironmentTool, Launch
+from .core.launch import ENVIRONMENT_PATH, FILES_PATH, HOME_PATH, EnvironmentTool, Launch, Process
 from .core.outcome import AttemptView
 from .core.slots import noted_slot
 from .environment import LOOPBACK, free_port, shown_devices
@@ -164,6 +164,13 @@ class Launcher:
             + noted_slot(command.slot)
             + (noted(traceparent) if is_traced else ""),
         )
+
+    def beside(self, command: LaunchAttempt, launch: Launch) -> Process:
+        """Return how a command of the node runs that belongs to a rank: as the rank does, but in no container."""
+        if command.container is None:
+            return launch.process
+        plain = replace(command, container=None)
+        return self.complete(plain, None, heartbeat_sent_us=launch.heartbeat_sent_us, traceparent="").process
 
     def held(self, command: LaunchAttempt) -> list[Device]:
         """The devices that it holds."""

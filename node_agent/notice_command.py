@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,13 +29,13 @@ STAGE, SPACE = "stage", "space"
 """In the folder that it is given: where its /dev is built, and what it has for its own."""
 
 
-def order_of(line: str, cwd: str, env: dict[str, str], isolation: Isolation, folder: Path) -> bytes:
+def order_of(line: str, cwd: str, env: Mapping[str, str], isolation: Isolation, folder: Path) -> bytes:
     """What is told to this program. `folder` is empty, and whoever tells it removes that afterwards.
 
-    It has no GPU: by now that may be somebody else's. The job's files are the job's alone.
+    It has no GPU: by now that may be somebody else's.
     """
-    process = replace(isolation, devices=(), files="")
-    told = {"line": line, "cwd": cwd, "env": env, "isolation": to_json(process), "folder": str(folder)}
+    process = replace(isolation, devices=())
+    told = {"line": line, "cwd": cwd, "env": dict(env), "isolation": to_json(process), "folder": str(folder)}
     return json.dumps(told).encode()
 
 
@@ -77,7 +78,7 @@ def _run(process: Process, isolation: Isolation, folder: Path) -> int:
     stage, space = folder / STAGE, folder / SPACE
     stage.mkdir(0o700)
     make_space(str(space), isolation)
-    furnish(build(str(stage)), str(space), isolation)
+    furnish(build(str(stage)), str(space), isolation, are_files_new=False)
     descriptors = [os.dup(1), os.dup(2)]
     for fd in descriptors:
         os.fchown(fd, isolation.uid, isolation.gid)  # else /dev/stdout could not be opened

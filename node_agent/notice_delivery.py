@@ -24,7 +24,7 @@ from urllib.error import URLError
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
-from .core.launch import SPACE_PATH, Isolation
+from .core.launch import Isolation
 from .local_addresses import LocalAddress, connect_beyond, refuse_local_host
 from .notice_command import order_of
 
@@ -61,16 +61,15 @@ async def run_command(line: str, cwd: str, env: Mapping[str, str]) -> str:
 async def run_isolated(line: str, cwd: str, env: Mapping[str, str], isolation: Isolation, spaces: Path) -> str:
     """Run a line where the job ran: as its user, and out of reach of all else; the rest as `run_command`.
 
-    What it leaves ends with it. Below `spaces` it has a folder meanwhile.
+    It sees the job's files where the job does. What it leaves ends with it. Below `spaces` it has a folder meanwhile.
     """
-    cwd = "/" if not cwd or cwd.startswith(SPACE_PATH) else cwd  # which is there for the job alone
     try:
         folder = await asyncio.to_thread(_space_below, spaces)
     except OSError as problem:
         raise NoticeNotDelivered(f"it cannot be run: {problem}") from None
     try:
         return await _run(
-            (sys.executable, "-P", "-m", PROGRAM), "/", os.environ, order_of(line, cwd, dict(env), isolation, folder)
+            (sys.executable, "-P", "-m", PROGRAM), "/", os.environ, order_of(line, cwd, env, isolation, folder)
         )
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -91,7 +90,7 @@ async def _run(argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: byt
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 cwd=cwd,
-                env=env,
+                env=dict(env),  # uvloop takes no other mapping
                 stdin=DEVNULL if stdin is None else PIPE,
                 stdout=its,
                 stderr=its,

@@ -30,6 +30,7 @@ from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
 from .core.launch import ContainerAsked, EnvironmentTool, InputFile, InputFolder, JobEnvironment, Mount, Process
+from .core.notices import Failure
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 from .core.typed import COLUMNS, ROWS
 from .origins import origin_of
@@ -219,6 +220,12 @@ def setup_to_proto(key: RankKey, message: str, *, is_ready: bool, image: str = "
     """How far the environment of a rank is, or this image for it."""
     phase = node_agent_pb2.SETUP_PHASE_READY if is_ready else node_agent_pb2.SETUP_PHASE_MAKING
     return node_agent_pb2.SetupState(key=key_to_proto(key), phase=phase, message=message, image=image)
+
+
+def notice_failed_to_proto(key: RankKey, failure: Failure) -> node_agent_pb2.NoticeFailed:
+    return node_agent_pb2.NoticeFailed(
+        key=key_to_proto(key), number=failure.number, notice=failure.notice, message=failure.message
+    )
 
 
 def spool_to_proto(view: AttemptView) -> node_agent_pb2.SpoolState:

@@ -43,6 +43,8 @@ TYPED = {"time_limit": "--time-limit", "name": "--name", "reason": "--reason", "
 """What people typed for a field that the server names."""
 
 RUNS = frozenset({job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_STOPPING})
+MAY_RUN = frozenset({job_pb2.JOB_STATE_STARTING, job_pb2.JOB_STATE_RUNNING})
+"""States of a job that a requeue stops; one that stays in them must not run twice."""
 
 Q = TypeVar("Q")
 
@@ -166,7 +168,7 @@ def requeueing(reason: str) -> Change[scheduler_pb2.RequeueJobRequest]:
         "requeue",
         lambda stub: stub.RequeueJob,
         lambda jobs: scheduler_pb2.RequeueJobRequest(jobs=jobs, reason=reason),
-        has_not_ended,
+        lambda state: has_not_ended(state) and state not in MAY_RUN,
     )
 
 

@@ -7,7 +7,8 @@ array that runs, those items are named.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
@@ -15,6 +16,7 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.fleet.client import Client, all_pages
 from gpufleet.fleet.named_jobs import IDS_MAX, PAGE_SIZE
 from gpufleet.fleet.reading import wrong
+from gpufleet.text.units import counted
 
 from .filter_options import Filters
 from .queue_view import ENDED, QueueRequest
@@ -34,12 +36,21 @@ LIVE = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The ids to name, how many jobs they stand for (each item of an array is one), and whose they are."""
+    """The ids to name, how many jobs they stand for (each item of an array is one), and whose they are.
+
+    `ended_count` is how many of them have ended already.
+    """
 
     job_ids: tuple[int, ...]
     count: int
     users: frozenset[str]
     caller: str
+    ended_count: int = 0
+
+    def to_wait_for(self) -> str:
+        """`4 jobs, 1 of which has ended`."""
+        ended, has = self.ended_count, "has" if self.ended_count == 1 else "have"
+        return f"{counted(self.count, 'job')}{f', {ended:,} of which {has} ended' if ended else ''}"
 
     def whose(self) -> str:
         """`of yours`, `of ada`, `of 3 people`."""
@@ -101,12 +112,13 @@ def _wanted(filters: Filters, user: str) -> QueueRequest:
 
 def _candidates(client: Client, wanted: QueueRequest, filters: Filters, caller: str) -> Iterator[job_pb2.Job]:
     """Jobs and arrays that pass all filters but the state, of which an array has several."""
-    any_state = QueueRequest(user=wanted.user, name=wanted.name, labels=wanted.labels)
+    any_state = replace(wanted, states=())
     if filters.array is not None:
         job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=filters.array)).job
         if not job.HasField("array_counts"):
             raise GpufleetError(Reason.NOT_AN_ARRAY, f"job {job.id} is no array")
-        if job.state not in ENDED and (not filters.user or job.user == filters.user) and any_state.takes(job):
+        is_meant = wanted.with_finished or job.state not in ENDED
+        if is_meant and (not filters.user or job.user == filters.user) and any_state.takes(job):
             yield job
         return
     request = any_state.request(wanted.user)
@@ -132,10 +144,52 @@ def _of_job(client: Client, job: job_pb2.Job, states: frozenset[int]) -> Iterato
         yield from ((item.job_id, 1) for item in page.items)
 
 
-def ids_to_wait_for(found: Found) -> list[int]:
-    """The ids, of which one stream follows so many and no more. Raises INVALID_ARGUMENT."""
-    if len(found.job_ids) > IDS_MAX:
-        raise wrong(
-            f"{len(found.job_ids):,} jobs are more than {IDS_MAX:,} at once", "Choose fewer, in several commands."
+def find_to_wait_for(client: Client, filters: Filters, since: datetime) -> Found:
+    """Find what `wait` waits for: jobs that have not ended and, without --state, those that ended before the call.
+
+    An array counts with all its items. By their name or label, jobs that ended after `since` count. Errors:
+    JOB_NOT_FOUND where there is none, INVALID_ARGUMENT where there are more than one stream follows.
+    """
+    if filters.state or not (filters.name or filters.label or filters.array):
+        found = find(client, filters)
+    else:
+        found = _find_with_ended(client, filters, since)
+    if not found.job_ids:
+        raise GpufleetError(
+            Reason.JOB_NOT_FOUND,
+            "no job is chosen by these options",
+            next_step="Look further back with --since 7d, or see the names with: gpuctl queue -a",
         )
-    return list(found.job_ids)
+    if len(found.job_ids) > IDS_MAX:
+        what = f"{len(found.job_ids):,} jobs are more than {IDS_MAX:,} at once"
+        raise wrong(what, "Choose fewer, in several commands.")
+    return found
+
+
+def _find_with_ended(client: Client, filters: Filters, since: datetime) -> Found:
+    caller = client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest()).user
+    wanted = replace(_wanted(filters, filters.user or caller), with_finished=True)
+    jobs: dict[int, job_pb2.Job] = {}  # a job may end between two pages, and then comes twice
+    for job in _candidates(client, wanted, filters, caller):
+        if filters.array is None and job.state in ENDED and job.end_time.ToDatetime(UTC) < since:
+            break  # ended jobs come behind all others, the newest end first
+        jobs[job.id] = job
+    chosen = jobs.values()
+    return Found(
+        tuple(jobs),
+        sum(_item_count(job) for job in chosen),
+        frozenset(job.user for job in chosen),
+        caller,
+        ended_count=sum(_ended_count(job) for job in chosen),
+    )
+
+
+def _item_count(job: job_pb2.Job) -> int:
+    return job.array_counts.items if job.HasField("array_counts") else 1
+
+
+def _ended_count(job: job_pb2.Job) -> int:
+    if not job.HasField("array_counts"):
+        return int(job.state in ENDED)
+    counts = job.array_counts
+    return counts.succeeded + counts.failed + counts.timed_out + counts.cancelled

@@ -16,6 +16,14 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _PUNCTUATION = frozenset("();<>|&{}!")
 
 
+_NAMES_OTHERS = re.compile(r"all|last|\d+(-\d+)?|\d+\.\d+(-\d+)?")
+
+
+def names_others(name: str) -> bool:
+    """Whether a command that takes jobs would read a name as something else: all, last, an id, a range or items."""
+    return _NAMES_OTHERS.fullmatch(name) is not None
+
+
 def name_of_command(argv: Sequence[str]) -> str:
     """The base name of the program; of `sh -c LINE` that of the line's first word, where it has one.
 

@@ -96,10 +96,12 @@ class Outbox(Generic[Report]):
             kept.covered_by = self._next
         return tuple((kept.sequence, kept.report) for kept in self._kept)
 
-    def acknowledge(self, sequence: int) -> None:
-        """The scheduler stored everything up to this number; one that was never given out says nothing."""
+    def acknowledge(self, sequence: int) -> tuple[Report, ...]:
+        """Return what is stored by now: everything up to this number. One that was never given out says nothing."""
+        stored: list[Report] = []
         while sequence < self._next and self._kept and self._kept[0].covered_by <= sequence:
-            self._kept.popleft()
+            stored.append(self._kept.popleft().report)
+        return tuple(stored)
 
     def when(self, sequence: int) -> int | None:
         """When this number was sent; None when it never was, or longer ago than is remembered."""

@@ -30,6 +30,13 @@ may end a moment later, and only then the scheduler knows.
 """
 
 
+FAILURES_TOLD_MAX = 20
+"""Notices of one attempt that were not delivered and are told to the scheduler; others are in the agent's log."""
+
+
+LAST_FAILURE = "; further failures of this attempt are in the agent's log alone"
+
+
 class Notice(StrEnum):
     """What an attempt is told of."""
 
@@ -50,12 +57,22 @@ class Warned:
     sentence: str
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A notice that was not delivered: the how-manieth of its attempt, which notice, and why."""
+
+    number: int
+    notice: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notified:
     """An attempt whose course is told. `told` was delivered or given up, and is not told again.
 
     `warnings` are those of the scheduler as they came, and `warned` the numbers of those that were told.
-    `may_be_warned_at_end`: it held devices, which are judged then. `is_settled`: no more warnings will come.
+    `may_be_warned_at_end`: it held devices, which are judged then. `is_settled`: no more warnings will come. `failures`
+    are those of `failure_count` that the scheduler has not stored yet.
     """
 
     key: RankKey
@@ -68,17 +85,38 @@ class Notified:
     warned: frozenset[int] = frozenset()
     may_be_warned_at_end: bool = False
     is_settled: bool = False
+    failures: tuple[Failure, ...] = ()
+    failure_count: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will ever be told of it."""
-        return Notice.END in self.told
+        """Whether nothing more will ever be told of it, to whom it names or to the scheduler."""
+        return Notice.END in self.told and not self.failures
 
 
 def next_notice(facts: Notified, now_us: int) -> Notice | None:
     """The notice to tell at this moment, the earliest first; None when there is none. `now_us` is CLOCK_BOOTTIME."""
+    if Notice.END in facts.told:
+        return None
     due = (notice for notice in Notice if notice not in facts.told and _is_due(notice, facts, now_us))
     return next(due, None)
+
+
+def with_failure(facts: Notified, notice: Notice, why: str) -> Notified:
+    """Return the facts with a notice that was not delivered; one too many changes nothing."""
+    number = facts.failure_count + 1
+    if number > FAILURES_TOLD_MAX:
+        return facts
+    why = why[:MESSAGE_CHARS_MAX]
+    if number == FAILURES_TOLD_MAX:
+        why = f"{why[: MESSAGE_CHARS_MAX - len(LAST_FAILURE)]}{LAST_FAILURE}"
+    failure = Failure(number, notice.value, why)
+    return replace(facts, failures=(*facts.failures, failure), failure_count=number)
+
+
+def without_failure(facts: Notified, number: int) -> Notified:
+    """Return the facts once the scheduler has stored this failure."""
+    return replace(facts, failures=tuple(each for each in facts.failures if each.number != number))
 
 
 def with_warning(facts: Notified, warning: Warned) -> Notified:

@@ -1,7 +1,7 @@
 """Starts a command by a fork that becomes it: where more is to be done before its program than a spawn can do.
 
-It enters its control group, and an isolated one takes its account on. What hinders it, it says by a pipe that closes as
-its program begins.
+It enters its control group, has its resource limits, and an isolated one takes its account on. What hinders it, it says
+by a pipe that closes as its program begins.
 """
 
 import contextlib
@@ -106,8 +106,6 @@ class Becoming:
             _take_descriptors(process, descriptors)
             _reset_signals()
             resource.setrlimit(resource.RLIMIT_NOFILE, self._soft_descriptors)
-            for name, both in process.rlimits.items():
-                resource.setrlimit(rlimit(name), both)
             if process.nice > os.getpriority(os.PRIO_PROCESS, 0):
                 os.setpriority(os.PRIO_PROCESS, 0, process.nice)
             if isolation is not None:
@@ -129,6 +127,11 @@ class Becoming:
             folders = process.env.get("PATH", os.defpath).split(os.pathsep)
             hints = (private_hint(process, folder) for folder in folders)
             return replace(found, detail=found.detail + next(filter(None, hints), ""))
+        try:
+            for name, both in process.rlimits.items():  # last: what is left to be done may need more than they leave
+                resource.setrlimit(rlimit(name), both)
+        except (OSError, ValueError) as error:
+            return Refusal(RefusalReason.RLIMIT_TOO_HIGH, f"{name} {both}: {error}")
         try:
             os.execve(found, process.argv, process.env)
         except OSError as error:

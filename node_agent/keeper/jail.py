@@ -114,8 +114,11 @@ def build(stage: str) -> int:
     return devices_fd
 
 
-def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
-    """Give it what is this process's alone, and hide what is nobody's. OSError when that is not possible."""
+def furnish(devices_fd: int, space: str, isolation: Isolation, *, are_files_new: bool = True) -> None:
+    """Give it what is this process's alone, and hide what is nobody's. OSError when that is not possible.
+
+    Its files become its account's where they are new; of others they are that already, and may change meanwhile.
+    """
     with contextlib.ExitStack() as opened:
 
         def source(path: str) -> str:
@@ -130,7 +133,8 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
         places[HOME_PATH] = source(f"{space}/{HOME}")
         Path(HOME_PATH).mkdir()
         if isolation.files:
-            give_all(isolation.files, isolation)
+            if are_files_new:
+                give_all(isolation.files, isolation)
             places[FILES_PATH] = source(isolation.files)
             Path(FILES_PATH).mkdir()
         if isolation.environment:

@@ -46,6 +46,7 @@ class Spawner:
     def spawn(self, process: Process, descriptors: list[int]) -> int | NotRun | Refusal:
         """Start a process's command and answer its pid; a Refusal when the node, not the command, is at fault.
 
+        Resource limits it has none of its own: the hard ones are lowered by the process itself, see `becoming.py`.
         `descriptors` are what was opened for it (`descriptors.py`); its environment is used as it is.
         """
         return self._there(process, lambda: self._spawn_here(process, descriptors))
@@ -74,7 +75,7 @@ class Spawner:
         if isinstance(found, NotRun):
             return found
         try:
-            with self._rlimits(process):
+            with self._soft_descriptors():
                 pid = self._spawn_as_nice(
                     process.nice,
                     found,
@@ -85,7 +86,6 @@ class Spawner:
                     setsigmask=(),
                     setsigdef=_SIGNALS_RESET,
                 )
-            _set_hard_limits(pid, process)
         except OSError as error:
             return failure_of(error, found, process)
         return pid
@@ -117,19 +117,14 @@ class Spawner:
         return outcome[0]
 
     @contextlib.contextmanager
-    def _rlimits(self, process: Process) -> Iterator[None]:
-        """Lend the keeper the child's soft limits while it spawns: the child has them from the beginning."""
-        wanted = {resource.RLIMIT_NOFILE: self.descriptors_of_children[0]}
-        wanted.update({rlimit(name): soft for name, (soft, _) in process.rlimits.items()})
-        now = {limit: resource.getrlimit(limit) for limit in wanted}
-        before = {limit: both for limit, both in now.items() if both[0] != wanted[limit]}
+    def _soft_descriptors(self) -> Iterator[None]:
+        """Lend this process the soft limit of its children while it spawns one: that has it from the beginning."""
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors_of_children[0], before[1]))
         try:
-            for limit, (_, hard) in before.items():
-                resource.setrlimit(limit, (wanted[limit], hard))
             yield
         finally:
-            for limit, both in before.items():
-                resource.setrlimit(limit, both)
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def find_command(name: str, path: str) -> str | NotRun:
@@ -181,13 +176,6 @@ def rlimit(name: str) -> int:
     """Answer the number of a limit."""
     number: int = getattr(resource, f"RLIMIT_{name}")
     return number
-
-
-def _set_hard_limits(pid: int, process: Process) -> None:
-    """Lower, right after the start, what the keeper could not raise again for itself."""
-    for name, both in process.rlimits.items():
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(pid, rlimit(name), both)
 
 
 def failure_of(error: OSError, found: str, process: Process) -> NotRun | Refusal:

@@ -171,7 +171,7 @@ class Supervisor:
         descriptors, entrances = self._taken(told)
         process = process_from(told)
         try:
-            if entrances:
+            if entrances or process.rlimits:
                 answer = self._becoming.start(process, descriptors, entrances)
             else:
                 answer = self._spawner.spawn(process, descriptors)

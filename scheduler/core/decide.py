@@ -24,6 +24,7 @@ from . import (
     jobs,
     membership,
     nodes,
+    notices,
     programs,
     results,
     secrets,
@@ -104,6 +105,8 @@ def decide(state: State, event: Event) -> Decision:
             return attempts.on_rank_refused(state, event)
         case events.OutputSynced():
             return attempts.on_output_synced(state, event)
+        case events.NoticeFailed():
+            return notices.on_notice_failed(event)
         case events.SetupReported():
             return attempts.on_setup_reported(state, event)
         case events.SpoolFilled():

@@ -481,11 +481,21 @@ def on_signal_requested(state: State, event: SignalRequested) -> Decision:
     return replace(decision, records=(*decision.records, _memory(event, event.by, JobId(0), 0)))
 
 
+_MUST_NOT_RUN_TWICE = (
+    "must not run twice (--no-requeue, or a command that is typed to): it stays as it is; cancel it and submit it again"
+)
+
+
 def on_requeue_requested(state: State, event: RequeueRequested) -> Decision:
-    """Stop active jobs by the grace rule; each is queued again, with its submit time, when it has ended."""
+    """Stop active jobs by the grace rule; each is queued again, with its submit time, when it has ended.
+
+    One that must not run twice stays as it is once it may run. Rule: docs/rules/jobs.md 2.13.
+    """
 
     def change(job: Job) -> JobDecision:
         match job.state:
+            case Starting() | Running() if not job.spec.is_requeueable and not is_being_prepared(job):
+                return unchanged(job, f"job {job.id} {_MUST_NOT_RUN_TWICE}")
             case Starting(attempt=attempt) if is_being_prepared(job):
                 node = attempt.ranks[0].placement.node
                 void = handed_back(event.at, job, attempt, node, "REQUEUED", event.reason, ())

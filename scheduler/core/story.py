@@ -127,6 +127,8 @@ def sentence(record: Record) -> str:
             how = f"connected to port {port} of" if port else f"ran {command} in"
             how = "reached into the folder of" if record.files else how
             return f"{by} {how} attempt {job_id}/{number}."
+        case records.NoticeNotDelivered(key=key, notice=notice, message=message):
+            return f"The notice {notice!r} of attempt {key} was not delivered{_because(message)}."
         case records.ResultsSettled():
             return _results_sentence(record)
         case records.NodeRegistered(node=node):
@@ -287,6 +289,8 @@ def tell(record: Record) -> str:
             return f"{name} {job_id} {signal}"
         case records.JobEntered(job=job_id, attempt=number, port=port, command=command):
             return f"{name} {job_id}/{number} {'files' if record.files else port or command}"
+        case records.NoticeNotDelivered(key=key, number=number, notice=notice):
+            return f"{name} {key} {number}: {notice}"
         case records.ResultsSettled(key=key, outcome=outcome):
             return f"{name} {key} {outcome.value}"
         case records.NodeRegistered(node=node):

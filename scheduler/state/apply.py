@@ -159,6 +159,8 @@ def apply(durable: Durable, record: Record) -> None:
             _put_job(durable, job, replace(job, warnings=(*job.warnings, warning), version=job.version + 1))
         case records.SetupStateChanged() | records.SpoolStateChanged() | records.SignalSent() | records.JobEntered():
             pass
+        case records.NoticeNotDelivered():
+            pass
         case records.ResultsSettled(key=key):
             _settle_results(durable, key)
         case records.NodeRegistered(node=node):

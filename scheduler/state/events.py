@@ -333,6 +333,15 @@ class OutputSynced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeFailed(RankReport):
+    """A node could not deliver a notice of an attempt: the how-manieth failure of it, which notice, and why."""
+
+    number: int
+    notice: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetupReported(RankReport):
     """A node makes the environment of a rank, or has it. `message` is a sentence, with what was written last.
 
@@ -533,6 +542,7 @@ Event = (
     | RankExited
     | RankRefused
     | OutputSynced
+    | NoticeFailed
     | SetupReported
     | SpoolFilled
     | OutputDamaged

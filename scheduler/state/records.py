@@ -319,6 +319,18 @@ class JobEntered(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeNotDelivered(OfRank):
+    """A notice of `--notify` was not delivered; for the story, and for the job's owner and admins alone.
+
+    `number` is the how-manieth failure of its attempt this is.
+    """
+
+    number: int
+    notice: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsSettled(OfRank):
     """What a rank left is stored, as far as it came, or lost. `message` says what is missing and why."""
 
@@ -605,6 +617,7 @@ Record = (
     | SpoolStateChanged
     | SignalSent
     | JobEntered
+    | NoticeNotDelivered
     | ResultsSettled
     | NodeRegistered
     | NodeLost

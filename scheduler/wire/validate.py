@@ -9,7 +9,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import trouble_with_path
-from gpufleet.jobs.names import name_of_command
+from gpufleet.jobs.names import name_of_command, names_others
 from gpufleet.jobs.run_protos import INPUT_MODE_OF
 from gpufleet.jobs.runs import FENCE_US_MIN
 
@@ -146,6 +146,12 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             "must be at most half of requeue_fence, so that a cut-off job has ended before it is replaced",
             next_step="give a shorter --grace or a longer --requeue-fence",
         )
+    if spec.retries and spec.input:
+        raise invalid(
+            f"{path}.retries",
+            "does not go with an input: what was typed or piped to the first attempt is gone with it",
+            next_step="leave out --retries, or give the command its input as a file, with --file",
+        )
     if spec.is_preemptible and spec.no_requeue:
         raise invalid(
             f"{path}.is_preemptible",
@@ -250,11 +256,21 @@ WANTED = {number: wanted for wanted, number in CONDITIONS.items()} | {
 
 
 def _checked_name(spec: job_pb2.JobSpec, path: str) -> str:
-    return checked_name(spec.name or _name_of(spec.argv), f"{path}.name")
+    # The name of its own program is taken, whatever it is: it is given where a job is submitted again as it was.
+    if not spec.name or spec.name == name_of_command(spec.argv):
+        return _fit_for_a_line(spec.name or _name_of(spec.argv), f"{path}.name")
+    return checked_name(spec.name, f"{path}.name")
 
 
 def checked_name(name: str, path: str) -> str:
-    """A job's name, if it may be one."""
+    """A job's name that somebody chose, if it may be one."""
+    if names_others(name):
+        why = f"{name!r} names other jobs in every command: all, last, an id, a range or items of an array"
+        raise invalid(path, why, next_step="choose another name, with a letter in it")
+    return _fit_for_a_line(name, path)
+
+
+def _fit_for_a_line(name: str, path: str) -> str:
     if len(name) > NAME_CHARS_MAX or CONTROL.search(name):
         raise invalid(path, f"must be at most {NAME_CHARS_MAX} characters without control characters")
     return name

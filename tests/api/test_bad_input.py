@@ -204,11 +204,16 @@ BAD_SPECS = [
     # Names and labels.
     Bad("a name with a newline", {"name": "two\nlines"}, "name"),
     Bad("a name that is too long", {"name": "x" * 1_000}, "name"),
+    *(
+        Bad(f"a name that names other jobs: {name}", {"name": name}, "name", says="names other jobs")
+        for name in ("all", "last", "41", "3-5", "41.3", "41.3-7")
+    ),
     Bad("too many labels", {"labels": {f"l{number}": "" for number in range(65)}}, "labels"),
     Bad("a label without a name", {"labels": {"": "x"}}, "labels['']"),
     Bad("a band that does not exist", {"band": 99}, "band", says="urgent"),
     Bad("a kind that does not exist", {"kind": 99}, "kind"),
     Bad("an input that does not exist", {"input": 99}, "input"),
+    Bad("an input for a second try", {"input": job_pb2.INPUT_MODE_PIPE, "retries": 1}, "retries", says="gone with it"),
     # Notices.
     Bad("a notice to a file", {"notify": "file:///etc/passwd"}, "notify", says="http"),
     Bad("a notice with a password", {"notify": "https://me:secret@example.com/"}, "notify", says="password"),
@@ -354,6 +359,7 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
         ("no name", "UpdateJob", update("name"), bad, "name"),
         ("a long name", "UpdateJob", update("name", name="x" * 201), bad, "name"),
         ("a name of two lines", "UpdateJob", update("name", name="a\nb"), bad, "name"),
+        ("a name that names other jobs", "UpdateJob", update("name", name="41"), bad, "name"),
         ("a limit of nothing", "UpdateJob", update("time_limit", time_limit=Duration()), bad, "time_limit"),
         ("a limit of ages", "UpdateJob", update("time_limit", time_limit=Duration(seconds=10**11)), bad, "time_limit"),
         ("no band", "UpdateJob", update("band"), bad, "band"),

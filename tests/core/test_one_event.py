@@ -486,14 +486,14 @@ def _probed() -> list[Record]:
 
 
 def _set_up_and_left() -> list[Record]:
-    """The records of a job whose environment was made before it began, and whose results were stored."""
+    """The records of a job whose environment was made first, whose results were stored, and one of its notices not."""
     transcript = Transcript()
     for line in ("node n1 cpus=4", "submit alice results=out"):
         transcript.answer(line)
     fleet, key = transcript.fleet, RankKey(JobId(1), 1, 0)
     fleet.take_up(SetupReported(at=fleet.now, node=N1, key=key, is_ready=True, message="made with pip in 12 s"))
     fleet.take_up(SetupReported(at=fleet.now, node=N1, key=key, is_ready=False, message="1GB of 4GB", image="a:1"))
-    for line in ("started 1/1", "exited 1/1 code=0", "synced 1/1", "left 1/1 stored"):
+    for line in ("started 1/1", "untold 1/1 start", "exited 1/1 code=0", "synced 1/1", "left 1/1 stored"):
         transcript.answer(line)
     return fleet.store.records
 

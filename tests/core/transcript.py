@@ -34,6 +34,7 @@ from scheduler.state.events import (
     HoldRequested,
     JobsSubmitted,
     NodeBeat,
+    NoticeFailed,
     OutputDamaged,
     OutputSynced,
     RankExited,
@@ -347,6 +348,13 @@ class Transcript:
         )
         return self.take_up(told)
 
+    def untold(self, words: Words) -> list[str]:
+        """A notice of a rank was not delivered: `untold 1/1 end reason="it ended with code 5"`."""
+        why, notice = words.value("reason"), words.positions.pop()
+        key, node = self.rank(words)
+        failed = NoticeFailed(at=self.fleet.now, node=node, key=key, number=1, notice=notice, message=why)
+        return self.take_up(failed)
+
     def requeue(self, words: Words) -> list[str]:
         reason = words.value("reason")
         return self.take_up(
@@ -620,6 +628,7 @@ COMMANDS: dict[str, Command] = {
     "signal": Transcript.signal,
     "enter": Transcript.enter,
     "left": Transcript.left,
+    "untold": Transcript.untold,
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,
     "started": Transcript.started,

@@ -233,6 +233,7 @@ class Reports:
         self.service._reports = set()
         self.service._links = SimpleNamespace(beat_listeners=())
         self.service._outputs = SimpleNamespace(await_end=lambda *what: self.kept.append(what))
+        self.service._failures = SimpleNamespace(keep=lambda stream, sequence, told: self.kept.append(str(told)))
         self.service._record_beat = lambda node, readings: self.kept.extend(readings)
         self.service._keep_series = lambda key, payload: self.kept.append((key, payload))
 

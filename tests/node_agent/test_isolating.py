@@ -16,12 +16,13 @@ from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.devices.device import Device, Vendor
 from gpufleet.errors import GpufleetError
 from node_agent import notice_delivery
-from node_agent.core.launch import HOME_PATH, Isolation, RefusalReason
+from node_agent.core.launch import FILES_PATH, HOME_PATH, Isolation, RefusalReason
 from node_agent.identity import DataFolder
 from node_agent.isolation import probe
 from node_agent.isolation.accounts import AccountUnusable, Isolating
 from node_agent.isolation.choice import AccountChoice, chosen_accounts, sentence_of
 from node_agent.isolation.device_nodes import nodes_of
+from node_agent.keeper.values import to_json
 from node_agent.notice_delivery import NoticeNotDelivered, run_isolated
 from tests.node_agent.keeper.keeping import until
 from tests.node_agent.namespaces import needs_namespaces
@@ -113,7 +114,7 @@ async def test_a_notice_is_told_as_the_jobs_user_and_out_of_reach_of_all_else(
     echo $WORD; (setsid sleep {mark} >/dev/null 2>&1 &)
     """
     env = {"PATH": os.defpath, "HOME": HOME_PATH, "WORD": "sesame"}
-    said = await run_isolated(line, "/run/gpufleet/files", env, isolation, tmp_path / "spaces")
+    said = await run_isolated(line, "/", env, isolation, tmp_path / "spaces")
     uid, groups, processes, *rest = said.split()
     assert uid == groups == str(isolation.uid)
     assert int(processes) <= 4, "its own"
@@ -122,18 +123,57 @@ async def test_a_notice_is_told_as_the_jobs_user_and_out_of_reach_of_all_else(
     assert not any((tmp_path / "spaces").iterdir())
 
 
+TELL = """
+import json
+import sys
+from pathlib import Path
+from gpufleet.host import event_loop
+from gpufleet.node_agent.keeper.values import isolation_from
+from gpufleet.node_agent.notice_delivery import run_isolated
+given = json.load(sys.stdin)
+isolation, spaces = isolation_from(given["isolation"]), Path(given["spaces"])
+print(event_loop.run(run_isolated(given["line"], given["cwd"], {}, isolation, spaces), given["loop"]))
+"""
+
+
+@needs_namespaces
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_notice_is_told_in_the_folder_of_the_jobs_files_under_every_event_loop(
+    tmp_path: Path, isolation: Isolation, loop: str
+) -> None:
+    """In a process of its own: uvloop keeps descriptors for as long as its process lives."""
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    files = tmp_path / "attempts" / "7.1.0"
+    (files / "src").mkdir(parents=True)
+    (files / "src" / "words").write_text("as uploaded")
+    os.chown(files / "src", isolation.uid, isolation.gid)
+    given = {
+        "line": "pwd; cat words; echo > made",
+        "cwd": f"{FILES_PATH}/src",
+        "isolation": to_json(replace(isolation, files=str(files))),
+        "spaces": str(tmp_path / "spaces"),
+        "loop": loop,
+    }
+    command = (sys.executable, "-P", "-c", TELL)
+    told = subprocess.run(command, input=json.dumps(given), capture_output=True, check=False, text=True, timeout=60)
+    assert told.stdout == f"{FILES_PATH}/src\nas uploaded\n", told.stderr
+    assert (files / "src" / "made").stat().st_uid == isolation.uid
+    assert (files / "src" / "words").stat().st_uid == 0, "what a job has already is not given to it again"
+
+
 @needs_namespaces
 async def test_a_notice_of_an_isolated_job_fails_with_its_code_and_is_ended_in_time(
     tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env, spaces, mark = {"PATH": os.defpath}, tmp_path / "spaces", f"1003.{os.getpid()}"
     with pytest.raises(NoticeNotDelivered, match="code 3: 'oh'"):
-        await run_isolated("echo oh; exit 3", "", env, isolation, spaces)
+        await run_isolated("echo oh; exit 3", "/", env, isolation, spaces)
     with pytest.raises(NoticeNotDelivered, match="gone"):
         await run_isolated("true", str(tmp_path / "gone"), env, isolation, spaces)
     monkeypatch.setattr(notice_delivery, "COMMAND_SECONDS_MAX", 1.0)
     with pytest.raises(NoticeNotDelivered, match="killed"):
-        await run_isolated(f"trap '' TERM; sleep {mark}", "", env, isolation, spaces)
+        await run_isolated(f"trap '' TERM; sleep {mark}", "/", env, isolation, spaces)
     await until(lambda: not running(mark), "the end of all that it had begun")
 
 

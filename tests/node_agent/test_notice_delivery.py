@@ -16,7 +16,7 @@ from node_agent import notice_delivery as telling
 from node_agent.core.notices import Notice, Notified
 from node_agent.core.outcome import AttemptEnd, Offsets
 from node_agent.notice_delivery import COMMAND_OUTPUT_BYTES_MAX, TRIES_MAX, NoticeNotDelivered, post, run_command, shown
-from node_agent.notices import NoticeRecords, Subject
+from node_agent.notice_records import NoticeRecords, Subject
 from tests.e2e.processes import until
 
 ENV = {"PATH": "/usr/bin:/bin"}

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.jobs.runs import ExitCode, ExitSignal, JobId, RankKey, StopCause
-from node_agent.core.commands import TellWarning
+from node_agent.core.commands import LaunchAttempt, TellWarning
+from node_agent.core.environment import PATH_DEFAULT
+from node_agent.core.expectations import Expectations
+from node_agent.core.launch import FILES_PATH, ContainerAsked, Process
 from node_agent.core.notices import (
     END_WAITS_US_MAX,
+    FAILURES_TOLD_MAX,
     WARNINGS_MAX,
+    Failure,
     Notice,
     Notified,
     Warned,
@@ -21,13 +31,18 @@ from node_agent.core.notices import (
     next_notice,
     next_warning,
     variables_of,
+    with_failure,
     with_time_limit,
     with_view,
     with_warning,
 )
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LaunchFailure, Offsets
+from node_agent.isolation.accounts import Isolating
 from node_agent.keeper.linux import boottime_us
-from node_agent.notices import NoticeRecords, Notices, Subject
+from node_agent.launch import Launcher
+from node_agent.notice_delivery import run_command
+from node_agent.notice_records import NoticeRecords, Subject
+from node_agent.notices import Notices, in_folder_if_there
 from tests.e2e.processes import until
 
 KEY = RankKey(JobId(7), 2, 0)
@@ -243,6 +258,97 @@ def test_a_raised_time_limit_is_told_of_anew_and_a_lowered_one_is_not() -> None:
     assert next_due_us(raised, BEGUN + LIMIT) == BEGUN + 2 * LIMIT * 80 // 100
     assert with_time_limit(told, LIMIT // 2).told == told.told
     assert next_notice(with_time_limit(RUNS, None), BEGUN + LIMIT) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other accounts")
+def test_a_command_of_a_job_in_a_container_runs_on_the_node_as_the_jobs_user(tmp_path: Path) -> None:
+    launcher = Launcher(
+        cast(Any, SimpleNamespace(devices={})),
+        live=lambda: (),
+        spool_bytes=lambda: 1,
+        for_workers=dict,
+        folder_of=lambda key: tmp_path / key.name,
+        isolating=Isolating(IsolationSettings(users="range"), tmp_path),
+    )
+    command = LaunchAttempt(
+        key=KEY,
+        process=Process(argv=("true",), env={"WORD": "sesame"}, cwd="src"),
+        expectations=Expectations(device_uuids=()),
+        user="alice",
+        results=("out",),
+        container=ContainerAsked(image="busybox"),
+    )
+    beside = launcher.beside(command, launcher.complete(command, None, heartbeat_sent_us=1, traceparent=""))
+    assert beside.isolation is not None and beside.isolation.uid != 0
+    assert (beside.isolation.files, beside.cwd) == (str(tmp_path / KEY.name), f"{FILES_PATH}/src")
+    assert (beside.env["WORD"], beside.env["PATH"]) == ("sesame", PATH_DEFAULT)
+
+
+async def test_a_command_runs_in_a_containers_folder_where_the_node_has_one_of_that_name(tmp_path: Path) -> None:
+    inside = tmp_path / "in' a container"
+    line = in_folder_if_there(str(inside), "pwd")
+    assert await run_command(line, "/", {}) == "/"
+    inside.mkdir()
+    assert await run_command(line, "/", {}) == str(inside)
+
+
+def test_the_folder_of_an_attempts_files_is_kept_for_a_command_until_its_end_is_told_and_for_no_url() -> None:
+    told = replace(RUNS, told=frozenset({Notice.START, Notice.END}))
+    command = Subject(facts=RUNS, target="date", cwd="/", env={})
+    assert command.needs_folder and not replace(command, facts=told).needs_folder
+    assert not replace(command, target="https://hooks.example.com/1").needs_folder
+
+
+async def test_an_agent_that_starts_again_keeps_the_folder_until_the_end_is_told(tmp_path: Path) -> None:
+    records, released = NoticeRecords(tmp_path / "notices"), list[RankKey]()
+    records.begin(Subject(facts=Notified(key=KEY), target="test -e go", cwd=str(tmp_path), env={}))
+    notices = Notices("n1", records)
+    notices.listen(released.append)
+    try:
+        notices.adopt([replace(VIEW, phase=AttemptPhase.ENDED, end=END)])
+        assert notices.keys_with_folder() == (KEY,) and notices.needs_folder(KEY)
+        await until("the end is told", lambda: released == [KEY])
+        assert not notices.needs_folder(KEY)
+    finally:
+        await notices.close()
+
+
+async def test_a_failure_is_told_to_the_scheduler_until_it_has_stored_it(tmp_path: Path) -> None:
+    """Also by an agent that starts again: until then what is written down of the attempt stays."""
+    records, told = NoticeRecords(tmp_path / "notices"), list[tuple[RankKey, Failure, Callable[[], None]]]()
+
+    def tell(key: RankKey, failure: Failure, stored: Callable[[], None]) -> None:
+        told.append((key, failure, stored))
+
+    ended = replace(VIEW, phase=AttemptPhase.ENDED, end=END)
+    records.begin(Subject(facts=Notified(key=KEY), target="echo oh no; exit 5", cwd="/", env={}))
+    first = Notices("n1", records, tell_failure=tell)
+    first.adopt([ended])
+    await until("both notices failed", lambda: len(told) == 2)
+    await first.close()
+    assert [failure.notice for _, failure, _ in told] == ["start", "end"]
+    assert told[0][1] == Failure(1, "start", "it did not reach the command: it ended with code 5: 'oh no'")
+    again, told = told, []
+    second = Notices("n1", records, tell_failure=tell)
+    try:
+        second.adopt([])  # its end is stored, and it is forgotten
+        assert [each[:2] for each in told] == [each[:2] for each in again], "none was stored"
+        assert second.keys_with_folder() == (), "nothing runs any more"
+        for _, _, stored in told:
+            stored()
+        await until("nothing is kept of it", lambda: not records.all())
+    finally:
+        await second.close()
+
+
+def test_no_more_failures_of_an_attempt_are_told_than_are_kept() -> None:
+    facts = RUNS
+    for _ in range(FAILURES_TOLD_MAX + 5):
+        facts = with_failure(facts, Notice.WARNING, "x" * 2_000)
+    assert [each.number for each in facts.failures] == list(range(1, FAILURES_TOLD_MAX + 1))
+    assert {len(each.message) for each in facts.failures} == {1_000}
+    assert facts.failures[-1].message.endswith("in the agent's log alone")
+    assert not replace(facts, told=frozenset({Notice.END})).is_over
 
 
 def test_another_time_limit_survives_the_agent(tmp_path: Path) -> None:

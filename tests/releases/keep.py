@@ -150,7 +150,7 @@ class Keeping:
         self._go.touch()
         for name in ("running", "queued"):
             await self._is(jobs[name], job_pb2.JOB_STATE_SUCCEEDED)
-        await self._gpuctl("run", "--name", "last", "--", "true")
+        await self._gpuctl("run", "--name", "newest", "--", "true")
 
     async def _is(self, number: int, state: job_pb2.JobState.ValueType) -> None:
         async with self._fleet.client() as admin:

@@ -1687,7 +1687,9 @@ class JobWarning(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, OUTPUT_DAMAGED, THROTTLED or TIME_LIMIT_NEAR."""
+    """Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, NOTICE_FAILED, OUTPUT_DAMAGED, THROTTLED or
+    TIME_LIMIT_NEAR. NOTICE_FAILED is in the answer of GetJob alone, for the job's owner and admins.
+    """
     sentence: _builtins.str
     """One sentence for people."""
     attempt: _builtins.int

@@ -915,6 +915,42 @@ class SetupState(_message.Message):
 Global___SetupState: _TypeAlias = SetupState  # noqa: Y015
 
 @_typing.final
+class NoticeFailed(_message.Message):
+    """NoticeFailed says that a notice of --notify could not be delivered. It is repeated until it is acknowledged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Which of the attempt's failures this is, from 1: the same again is a repetition."""
+    notice: _builtins.str
+    """The notice: start, time_80, time_90, warning, preemption or end."""
+    message: _builtins.str
+    """Why, one sentence for people, without what is secret in a URL; 1,000 characters at most."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank: the first of its attempt."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        number: _builtins.int = ...,
+        notice: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message", b"message", "notice", b"notice", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeFailed: _TypeAlias = NoticeFailed  # noqa: Y015
+
+@_typing.final
 class FilesChecked(_message.Message):
     """FilesChecked answers CheckFilesOnNode."""
 
@@ -1020,6 +1056,7 @@ class HeartbeatRequest(_message.Message):
     PROGRAM_LOG_FIELD_NUMBER: _builtins.int
     FILES_CHECKED_FIELD_NUMBER: _builtins.int
     SETUP_STATE_FIELD_NUMBER: _builtins.int
+    NOTICE_FAILED_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name; the same in every message of a stream."""
@@ -1070,6 +1107,10 @@ class HeartbeatRequest(_message.Message):
         """How far a rank's environment is."""
 
     @_builtins.property
+    def notice_failed(self) -> Global___NoticeFailed:
+        """A notice could not be delivered."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatRequest]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -1090,13 +1131,14 @@ class HeartbeatRequest(_message.Message):
         program_log: Global___ProgramLogChunk | None = ...,
         files_checked: Global___FilesChecked | None = ...,
         setup_state: Global___SetupState | None = ...,
+        notice_failed: Global___NoticeFailed | None = ...,
         more: _abc.Iterable[Global___HeartbeatRequest] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "inventory", b"inventory", "launch_refused", b"launch_refused", "program_log", b"program_log", "rank_ready", b"rank_ready", "setup_state", b"setup_state", "spool_state", b"spool_state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "inventory", b"inventory", "launch_refused", b"launch_refused", "notice_failed", b"notice_failed", "program_log", b"program_log", "rank_ready", b"rank_ready", "setup_state", b"setup_state", "spool_state", b"spool_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "more", b"more", "node", b"node", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "setup_state", b"setup_state", "spool_state", b"spool_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "files_checked", b"files_checked", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "more", b"more", "node", b"node", "notice_failed", b"notice_failed", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "setup_state", b"setup_state", "spool_state", b"spool_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["inventory", "beat", "attempt_started", "attempt_exited", "launch_refused", "rank_ready", "spool_state", "program_log", "files_checked", "setup_state"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["inventory", "beat", "attempt_started", "attempt_exited", "launch_refused", "rank_ready", "spool_state", "program_log", "files_checked", "setup_state", "notice_failed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 

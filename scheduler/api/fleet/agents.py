@@ -56,6 +56,7 @@ from ..output.channels import Channels
 from ..own_node import check_certificate, check_own_node
 from ..roles import caller
 from .fetching import pieces_of
+from .notices import NoticeFailures
 from .results import store_results
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,10 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     _positions: StorePositions | None = None
     _reports: set[asyncio.Future[Reply]] = field(default_factory=set, init=False)
     _told: dict[NodeName, asyncio.Event] = field(default_factory=dict, init=False)
+    _failures: NoticeFailures = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._failures = NoticeFailures(self._engine)
 
     async def Register(self, request: node_agent_pb2.RegisterRequest, context: Any) -> node_agent_pb2.RegisterResponse:
         """Take a node in and tell its agent the rules."""
@@ -327,6 +332,8 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 text, image = told.message[:SETUP_CHARS_MAX], told.image[:IMAGE_CHARS_MAX]
                 key = rank_key(told.key)
                 report(events.SetupReported(at=now, node=node, key=key, is_ready=is_ready, message=text, image=image))
+            case "notice_failed":
+                self._failures.keep(connection, request.sequence, request.notice_failed)
             case "program_log":
                 waiting = connection.logs.get(request.program_log.request)
                 if waiting is not None and not waiting.full():

@@ -12,10 +12,11 @@ from ...policy.explain import explain
 from ...policy.forecast import Estimates
 from ...state.ids import JobId
 from ...state.jobs import Finished
-from ...state.records import is_shared, job_of
+from ...state.records import NoticeNotDelivered, is_shared, job_of
 from ...wire.convert import timestamp
 from ...wire.convert_jobs import add_times, explanation_proto, story_line, wait_reason_proto
 from ...wire.digests import query_of
+from ..fleet.notices import add_failures
 from ..output.attaching import Attachment, check_input, first_request, person_of
 from ..output.channels import Channels, Keyboards
 from ..output.following import JobFollower
@@ -63,6 +64,7 @@ class JobCalls(SubmitCalls, ChangeCalls):
         await add_results(results, self.engine, self.blobs, job, Sight.of_caller(self.facts))
         if results.state:
             message.results.CopyFrom(results)
+        await add_failures(message, self.engine, job, Sight.of_caller(self.facts))
         return scheduler_pb2.GetJobResponse(job=message)
 
     async def Queue(self, request: scheduler_pb2.QueueRequest) -> scheduler_pb2.QueueResponse:
@@ -135,6 +137,8 @@ class JobCalls(SubmitCalls, ChangeCalls):
         )
         more = self.pages.sign(query, [stored[size - 1].sequence]) if len(stored) > size else ""
         told = [each for each in stored[:size] if job_of(each.record) == job.id or is_shared(each.record, job)]
+        if not Sight.of_caller(self.facts).is_whole(job.user):
+            told = [each for each in told if not isinstance(each.record, NoticeNotDelivered)]
         return scheduler_pb2.GetStoryResponse(lines=[story_line(each) for each in told], next_page_token=more)
 
     async def Explain(self, request: scheduler_pb2.ExplainRequest) -> scheduler_pb2.ExplainResponse:

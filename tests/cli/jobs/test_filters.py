@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
@@ -80,6 +83,14 @@ def test_every_command_that_changes_jobs_takes_filters(
     assert (done.code, ids(people, method)) == (0, [4])
 
 
+def test_a_job_that_must_not_run_twice_refuses_to_be_queued_again(gpuctl: Gpuctl, people: FakeScheduler) -> None:
+    people.changes = [scheduler_pb2.JobChange(job_id=3, state=STATES["running"], message="job 3 must not run twice")]
+    refused = gpuctl("requeue", "3")
+    assert (refused.code, refused.text) == (4, "job 3 must not run twice\n")
+    people.changes = [scheduler_pb2.JobChange(job_id=1, state=STATES["queued"], message="job 1 waits already")]
+    assert gpuctl("requeue", "1").code == 0
+
+
 def test_off_a_terminal_it_needs_a_yes_and_asks_nobody(gpuctl: Gpuctl, people: FakeScheduler) -> None:
     refused = gpuctl("cancel", "--name", "sweep")
     assert refused.code == 2 and "Say --yes if that is meant." in refused.err and not people.calls
@@ -96,11 +107,57 @@ def test_a_hundred_thousand_jobs_are_read_by_pages_and_told_in_lots(gpuctl: Gpuc
     assert refused.code == 125 and "100,000 jobs are more than 10,000 at once" in refused.err
 
 
-def test_wait_takes_filters(gpuctl: Gpuctl, people: FakeScheduler) -> None:
-    people.jobs[4].state = STATES["succeeded"]
-    people.jobs[4].exit.code = 0
-    assert gpuctl("wait", "--name", "nobody").code == 0
+def over(job_id: int, code: int, *, age_s: int = 60, **how: Any) -> job_pb2.Job:
+    """A job that ended so long ago."""
+    made = job(job_id, "failed" if code else "succeeded", **how)
+    made.exit.code = code
+    made.end_time.FromDatetime(datetime.now(UTC) - timedelta(seconds=age_s))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "says"),
+    [
+        ("--name train", 3, "waiting for 2 jobs, 2 of which have ended"),
+        ("--label team=audio --name train", 3, "waiting for 1 job, 1 of which has ended"),
+        ("--name train --since 30d", 9, "waiting for 3 jobs, 3 of which have ended"),
+        ("--name train --user grace", 0, "waiting for 1 job, 1 of which has ended"),
+        ("--array 10", 4, "waiting for 3 jobs, 3 of which have ended"),
+    ],
+)
+def test_wait_counts_what_ended_before_it_was_asked(
+    gpuctl: Gpuctl, fake: FakeScheduler, typed: str, code: int, says: str
+) -> None:
+    fake.server = scheduler_pb2.GetServerInfoResponse(user="ada")
+    array = over(10, 4, name="sweep")
+    array.array_counts.CopyFrom(job_pb2.ArrayCounts(items=3, failed=1, succeeded=2))
+    jobs = [
+        over(5, 0, user="grace", name="train"),
+        over(1, 0, name="train"),
+        over(2, 3, name="train"),
+        over(4, 1, name="other"),
+        array,
+        over(3, 9, age_s=86_400 * 2, name="train"),
+    ]
+    fake.jobs = {each.id: each for each in jobs}
+    done = gpuctl("wait", *typed.split())
+    assert (done.code, done.out) == (code, b"") and says in done.err
+
+
+@pytest.mark.parametrize("typed", ["--name nobody", "--label team=nobody", "--user nobody", "--array 12 --user nobody"])
+def test_to_find_no_job_to_wait_for_is_an_error(gpuctl: Gpuctl, people: FakeScheduler, typed: str) -> None:
+    people.jobs[12] = job(12, "running", running=1)
+    refused = gpuctl("wait", *typed.split())
+    assert refused.code == 125 and "no job is chosen by these options" in refused.err
     assert not people.asked("Watch")
+
+
+@pytest.mark.parametrize("typed", ["--array 10 --since 1d", "--user ada --since 1d", "1 --since 1d"])
+def test_how_far_back_ended_jobs_count_is_for_names_and_labels(
+    gpuctl: Gpuctl, people: FakeScheduler, typed: str
+) -> None:
+    refused = gpuctl("wait", *typed.split())
+    assert refused.code == 125 and "--since: is for jobs that are chosen by --name or --label" in refused.err
 
 
 @pytest.mark.parametrize(

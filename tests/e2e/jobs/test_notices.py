@@ -10,6 +10,7 @@ from typing import Any
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.e2e.client import Client, select
+from tests.e2e.files import file, upload
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
 
@@ -28,6 +29,23 @@ async def test_a_command_is_told_of_start_and_end_in_the_jobs_folder(person: Cli
     job = await person.run("sh", "-c", "exit 3", notify=WRITE)
     await until("the end was told", lambda: len(notices(person.cwd, job.id)) == 2)
     assert notices(person.cwd, job.id) == [f"{job.id}/1 start", f"{job.id}/1 end 3"]
+
+
+async def test_a_command_runs_in_the_folder_of_the_jobs_files_which_stays_until_its_end_is_told(
+    person: Client, shared_fleet: Fleet
+) -> None:
+    words, told, go = b"as uploaded", person.cwd / "told", person.cwd / "go"
+    await upload(person, words)
+    end = f'[ "$GPUFLEET_NOTICE" = start ] || until [ -e {go} ]; do sleep 0.05; done'
+    notify = f'{end}; echo "$GPUFLEET_NOTICE $(cat words $(ls left))" >> {told}'
+    made = {"cwd": "", "files": [file("words", words)], "notify": notify}
+    job = await person.run("sh", "-c", f"until [ -s {told} ]; do sleep 0.05; done; echo , made > left", **made)
+    assert job.state == SUCCEEDED
+    (folder,) = (shared_fleet.folder / "agent-n1" / "files" / "attempts").glob(f"{job.id}.1.0*")
+    go.touch()
+    await until("the end was told", lambda: len(told.read_text().splitlines()) == 2)
+    assert told.read_text().splitlines() == ["start as uploaded", "end as uploaded, made"]
+    await until("the folder is gone", lambda: not folder.exists())
 
 
 async def test_a_url_is_told_in_json(person: Client) -> None:
@@ -82,6 +100,26 @@ async def test_a_notice_that_fails_harms_no_job_and_is_in_the_agents_log(fleet: 
     refused = await admin.run("true", notify="http://127.0.0.1:1/secret")
     assert refused.state == SUCCEEDED
     assert "secret" not in agent.log_text()
+
+
+async def test_a_notice_that_fails_shows_on_the_job_to_its_owner_and_admins_alone(
+    person: Client, shared_fleet: Fleet
+) -> None:
+    job = await person.run("true", notify="echo oh no; exit 5")
+    failed = "was not delivered: it did not reach the command: it ended with code 5: 'oh no'."
+
+    async def both_are_shown() -> bool:
+        return len((await person.job(job.id)).warnings) == 2
+
+    await until("both failures are shown", both_are_shown)
+    shown = (await person.job(job.id)).warnings
+    told = [(each.kind, each.sentence) for each in shown]
+    assert told == [("NOTICE_FAILED", f"The notice '{notice}' {failed}") for notice in ("start", "end")]
+    assert (await person.kinds(job.id)).count("NoticeNotDelivered") == 2
+    made = await person.stub.CreateToken(scheduler_pb2.CreateTokenRequest(user="bob", role=scheduler_pb2.ROLE_USER))
+    async with shared_fleet.client(made.secret) as bob:
+        assert not (await bob.job(job.id)).warnings
+        assert "NoticeNotDelivered" not in await bob.kinds(job.id)
 
 
 async def test_an_agent_killed_between_two_notices_tells_the_rest_and_nothing_twice(

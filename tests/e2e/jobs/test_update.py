@@ -122,9 +122,9 @@ async def test_an_array_is_changed_as_a_whole_and_an_item_keeps_its_arrays_name(
     await admin.stub.UpdateJob(updated(array + 2, seconds=20))
     error = await refusal(admin.stub.UpdateJob(updated(array + 2, paths="name", name="mine")))
     assert error.violations[0].field == "name" and f"gpuctl update {array} --name NAME" in error.next_step
-    await admin.stub.UpdateJob(updated(array, paths="time_limit name", seconds=30, name="all"))
+    await admin.stub.UpdateJob(updated(array, paths="time_limit name", seconds=30, name="every"))
     for each in range(array, array + 6):
-        assert ((await admin.job(each)).spec.name, await limit_of(admin, each)) == ("all", 30)
+        assert ((await admin.job(each)).spec.name, await limit_of(admin, each)) == ("every", 30)
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [("signal", 4.0), ("signal", None), ("requeue", None)])

@@ -23,8 +23,9 @@ def test_a_report_is_kept_until_its_number_is_acknowledged() -> None:
     outbox.number(0)
     assert outbox.keep("started", 0) == 2
     assert outbox.keep("exited", 0) == 3
-    outbox.acknowledge(2)
+    assert outbox.acknowledge(2) == ("started",)
     assert outbox.repetitions() == ((3, "exited"),)
+    assert outbox.acknowledge(2) == ()
 
 
 def test_a_repeated_report_keeps_its_number() -> None:

@@ -207,12 +207,25 @@ async def test_resource_limits_hold_from_the_first_instruction_and_cannot_be_rai
     rlimits = {"NOFILE": (100, 100), "CORE": (0, 0), "AS": (4_000_000_000, 4_000_000_000)}
     _, out, _ = await agent.run(node.shell(1, "ulimit -n; ulimit -Hn; ulimit -Sc; ulimit -v", rlimits=rlimits))
     soft, hard, core, memory = out.decode().split()
-    assert (soft, core, memory) == ("100", "0", str(4_000_000_000 // 1024))
-    assert hard == "100" or int(hard) == resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # lowered right after the start
-    _, out, _ = await agent.run(node.shell(2, "until [ $(ulimit -Hn) = 100 ]; do :; done; ulimit -Hn", rlimits=rlimits))
-    assert out == b"100\n"
-    _, out, _ = await agent.run(node.shell(3, "ulimit -n"))
+    assert (soft, hard, core, memory) == ("100", "100", "0", str(4_000_000_000 // 1024))
+    _, out, _ = await agent.run(node.shell(2, "ulimit -n"))
     assert int(out) == resource.getrlimit(resource.RLIMIT_NOFILE)[0], "a plain job keeps the usual limit"
+
+
+async def test_every_child_has_the_hard_limits_of_its_attempt(node: Node) -> None:
+    """The limits come before the command's program: whatever it starts first has them as well."""
+    agent = await node.open()
+    for number in range(1, 9):
+        script = "for _ in 1 2 3 4 5; do (ulimit -Hn) & done; wait"
+        _, out, _ = await agent.run(node.shell(number, script, rlimits={"NOFILE": (90, 100)}, nice=19))
+        assert out.split() == [b"100"] * 5
+
+
+async def test_limits_that_leave_no_room_are_told_as_an_end(node: Node) -> None:
+    agent = await node.open()
+    answer = await agent.keepers.launch(node.launch(1, "./no-such-program", rlimits={"AS": (20_000_000, 20_000_000)}))
+    assert isinstance(answer, Launched) and answer.attempt.end is not None
+    assert answer.attempt.end.status == ExitCode(code=127)
 
 
 async def test_a_niceness_holds_from_the_first_instruction_and_for_this_attempt_alone(node: Node) -> None:

@@ -1003,7 +1003,8 @@ export interface WaitReason {
 /** JobWarning is something that goes on with a job and that its person would want to know. */
 export interface JobWarning {
   /**
-   * Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, OUTPUT_DAMAGED, THROTTLED or TIME_LIMIT_NEAR.
+   * Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, NOTICE_FAILED, OUTPUT_DAMAGED, THROTTLED or
+   * TIME_LIMIT_NEAR. NOTICE_FAILED is in the answer of GetJob alone, for the job's owner and admins.
    */
   readonly kind: string;
   /** One sentence for people. */
