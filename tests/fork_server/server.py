@@ -96,7 +96,8 @@ def _import_program(name: str) -> None:
     if name in FOR_THEMSELVES:
         importlib.import_module("gpufleet.net.grpc_import").import_grpc_lightly()
     else:
-        importlib.import_module("gpufleet.host.grpc_forks")
+        for before_grpc in ("gpufleet.host.grpc_forks", "gpufleet.host.grpc_names"):
+            importlib.import_module(before_grpc)
     package = importlib.import_module(name)
     within = (found.name for found in pkgutil.walk_packages(package.__path__, f"{name}."))
     for module in (*within, *PROGRAMS.get(name, ())):

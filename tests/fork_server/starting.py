@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpufleet.host.grpc_forks import FORK_HANDLERS_VARIABLE
+from gpufleet.net.grpc_import import BY_SYSTEM, RESOLVER_VARIABLE
 from tests.fork_server.server import FOR_THEMSELVES, HEADER_BYTES, PROGRAMS
 
 START_S_MAX = 120.0
@@ -38,6 +40,9 @@ OF_THE_INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_")
 OF_LIBRARIES = ("OPENBLAS_", "OMP_", "MKL_", "GRPC_", "OPENSSL_", "SSL_")
 READ_AT_START = (*OF_THE_INTERPRETER, *OF_LIBRARIES)
 """Variables that the interpreter, the C library, NumPy or gRPC read once: a start with other values is an exec."""
+
+SET_BY_PROGRAMS = {RESOLVER_VARIABLE: BY_SYSTEM, FORK_HANDLERS_VARIABLE: "false"}
+"""What each program sets before it imports gRPC."""
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """For the server: NumPy's BLAS starts threads when it is imported, and no thread survives a fork."""
@@ -128,8 +133,9 @@ servers = ForkServers()
 
 
 def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a program reads before its first line."""
-    return {name: value for name, value in variables.items() if name.startswith(READ_AT_START)}
+    """The variables that a program reads before its first line, without those that it would set as they are."""
+    read = {name: value for name, value in variables.items() if name.startswith(READ_AT_START)}
+    return dict(read.items() - SET_BY_PROGRAMS.items())
 
 
 def request_for(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]] | None:
