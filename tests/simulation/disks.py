@@ -296,7 +296,7 @@ class NodeDisk:
     """A node's state folder: the agent's identity, the attempts' records, the spool, the tombstones.
 
     `store_id` and `store_position` are what the node was told of the scheduler's store. What is `unwanted` was deleted
-    though nobody has it.
+    though nobody has it. `left` is what ranks leave, noted in which boot; it is there after a power cut, too.
     """
 
     agent_id: str
@@ -308,6 +308,7 @@ class NodeDisk:
     spool: dict[tuple[RankKey, Stream], Spooled] = field(default_factory=dict)
     tombstones: dict[RankKey, AttemptRecord] = field(default_factory=dict)
     unwanted: set[tuple[RankKey, Stream]] = field(default_factory=set)
+    left: dict[RankKey, int] = field(default_factory=dict)
 
     def of(self, key: RankKey, stream: Stream) -> Spooled:
         return self.spool.setdefault((key, stream), Spooled())

@@ -46,6 +46,7 @@ from ...wire.validate_reports import (
     port_of,
     rank_exit,
     reported_state,
+    started_ago,
     stream_of,
 )
 from ..answers import Calls, reply_of
@@ -305,7 +306,8 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 key = rank_key(request.attempt_exited.key)
                 exit_ = rank_exit(request.attempt_exited)
                 self._keep_course(node, key, request.attempt_exited)
-                report(events.RankExited(at=now, node=node, key=key, exit=exit_))
+                ago = started_ago(request.attempt_exited)
+                report(events.RankExited(at=now, node=node, key=key, exit=exit_, started_ago=ago))
                 if self._is_on(node, key):
                     self._outputs.await_end(key, exit_.output_ends)
             case "launch_refused":

@@ -68,6 +68,14 @@ async def test_nobody_brings_what_no_attempt_of_theirs_left_and_what_is_stored_s
         for wrong in ({"manifest": b"x"}, {"manifest": link}, {"problems": ["x"] * 101}):
             call = node.StoreResults(sent(first(**wrong)), timeout=DEADLINE_SECONDS)
             assert await why(call) is Reason.INVALID_ARGUMENT, wrong
+        unknown = pb.AttemptKey(job_id=job + 1_000, attempt=1, lineage=lineage)
+        answers: tuple[tuple[dict[str, Any], pb.StoreResultsResponse], ...] = (
+            ({"key": unknown, "gives_up": "it could not be stored for 7 d"}, pb.StoreResultsResponse(is_lost=True)),
+            ({"gives_up": "it could not be stored for 7 d"}, pb.StoreResultsResponse(is_stored=True)),
+        )
+        for given, answer in answers:
+            told = [each async for each in node.StoreResults(sent(first(**given)), timeout=DEADLINE_SECONDS)]
+            assert told == [answer], "what is stored is not lost, and what nobody knows is, once that is on record"
         again = [each async for each in node.StoreResults(sent(first()), timeout=DEADLINE_SECONDS)]
         assert [each.is_stored for each in again] == [True]
     assert [each.size_bytes for each in (await stored(admin, job)).files] == [6]
