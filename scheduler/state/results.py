@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .attempts import Attempt, EndedAttempt
+from .attempts import Attempt, EndedAttempt, Rank
 from .ids import JobId, NodeName, RankKey
 from .jobs import ATTEMPTS_KEPT, Job
 from .units import Instant
@@ -89,8 +89,11 @@ def claim_of(job: Job | None, due: ResultsDue | None, node: NodeName, key: RankK
 def due_with(
     known: ResultsDue | None, job: JobId, attempt: Attempt | EndedAttempt, ended: Iterable[int], at: Instant
 ) -> ResultsDue | None:
-    """What is awaited of an attempt once these ranks of it have ended, too; a rank that never ran left nothing."""
-    ran = tuple(rank for rank in ended if attempt.ranks[rank].started_at is not None)
+    """What is awaited of an attempt once these ranks of it have ended, too.
+
+    A rank that never ran left nothing, and of one that was forgotten before it was settled.
+    """
+    ran = tuple(number for number in ended if _left_something(attempt.ranks[number]))
     if not ran:
         return known
     if known is not None:
@@ -103,3 +106,7 @@ def due_with(
         ranks=ran,
         since=at,
     )
+
+
+def _left_something(rank: Rank) -> bool:
+    return rank.started_at is not None and not (rank.exit is not None and rank.exit.is_forgotten)

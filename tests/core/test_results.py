@@ -84,3 +84,8 @@ def test_ranks_are_awaited_as_they_end_and_one_that_never_ran_is_not() -> None:
     assert both is not None and both.ranks == (0, 1)
     never = replace(GANG, ranks=(replace(GANG.ranks[0], started_at=None), GANG.ranks[1]))
     assert due_with(None, JobId(1), never, (0,), AT) is None
+
+
+def test_of_a_rank_that_its_node_was_told_to_forget_before_nothing_is_awaited() -> None:
+    told = replace(GANG.ranks[1], exit=replace(EXIT, is_forgotten=True))
+    assert due_with(None, JobId(1), replace(GANG, ranks=(GANG.ranks[0], told)), (1,), AT) is None

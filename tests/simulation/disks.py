@@ -169,6 +169,11 @@ class OpenStore:
     def finished_job(self, job: JobId) -> Job | None:
         return self._disk.finished.get(job)
 
+    def array_with(self, item: JobId) -> Job | None:
+        """The array that has ended and had this item."""
+        arrays = (job for job in self._disk.finished.values() if job.items is not None)
+        return next((job for job in arrays if job.items and job.id < item <= job.id + job.items.indices.count), None)
+
     def finished_jobs(self, query: FinishedQuery) -> list[Job]:
         """The newest first; of a query the scheduler's start names only how many."""
 

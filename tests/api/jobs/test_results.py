@@ -200,6 +200,16 @@ async def test_of_who_has_no_room_left_it_is_said_that_nothing_is_stored(tmp_pat
         await told_in_story(admin, job, "stored in part, 0 files of 0 bytes: not among it: nothing is stored")
 
 
+async def test_the_newest_attempt_counts_that_left_anything(fleet: Fleet, admin: Client) -> None:
+    leaves = 'if [ "$GPUFLEET_ATTEMPT" = 1 ]; then echo first >r; fi; exit 3'
+    job = (await admin.run("/bin/sh", "-c", leaves, cwd="", results=["r"], retries=1)).id
+    assert [each.number for each in (await admin.job(job)).attempts] == [1, 2]
+    await told_in_story(admin, job, f"What {job}/2 left is stored: 0 files")
+    left = await stored(admin, job)
+    assert (left.attempt, [each.path for each in left.files]) == (1, ["r"])
+    assert (await results_of(admin, job)).state == files_pb2.RESULTS_STATE_STORED
+
+
 @pytest.mark.parametrize("line", ["", " ", "# all", "a\nb", "x" * 1_025, "!"])
 async def test_a_line_that_chooses_nothing_is_refused(fleet: Fleet, admin: Client, line: str) -> None:
     spec = admin.spec("true", cwd="", results=[line])
