@@ -42,6 +42,7 @@ from gpufleet.text.units import format_megabytes, format_size
 from .agent import Node, NodeAgent, Tuning
 from .containers.containers import ContainerSettings
 from .containers.mounts import allowed_mounts
+from .core.leavings import Bounds
 from .credential import Credential
 from .identity import DataFolder
 from .isolation.accounts import Isolating
@@ -230,6 +231,9 @@ class _Program:
             cache_bytes=settings.files.cache_bytes_max,
             setup=SetupLimits(
                 seconds_max=settings.setup.time_limit.total_seconds(), bytes_max=settings.setup.cache_limit
+            ),
+            results=Bounds(
+                seconds=settings.files.keep_results.total_seconds(), bytes_max=settings.files.results_bytes_max
             ),
         )
 

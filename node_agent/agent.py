@@ -56,6 +56,7 @@ from .core.delivery import Receipt
 from .core.duties import Duties
 from .core.fence import CommandRefusal
 from .core.launch import Isolation
+from .core.leavings import Bounds
 from .core.notices import Failure
 from .core.outcome import AttemptView
 from .credential import Credential
@@ -111,11 +112,15 @@ COMMAND_VALID_FOR_US = 30_000_000
 """What a scheduler that does not say counts as too old."""
 
 
+RESULTS_BOUNDS = Bounds(seconds=7 * 86_400.0, bytes_max=20 * 2**30)
+"""How much of what the scheduler does not store is kept, where nobody says otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """What a reload may change: how often devices are read, while nothing runs and while something does, how large an
-    attempt's spool and the cache of files may grow, what bounds environments, and whether users may have servers of
-    this machine told of their jobs.
+    attempt's spool and the cache of files may grow, what bounds environments and what ranks left, and whether users
+    may have servers of this machine told of their jobs.
     """
 
     sampling_seconds: float
@@ -124,6 +129,7 @@ class Tuning:
     notifies_local: bool
     cache_bytes: int
     setup: SetupLimits = SetupLimits()
+    results: Bounds = RESULTS_BOUNDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +175,14 @@ class NodeAgent:
         self._files = JobFiles(
             node.name, identity.incarnation, folder.path / FILES_FOLDER, lambda: node.tuning().cache_bytes, self._root
         )
-        self._results = Results(node.name, identity.incarnation, folder.path / FILES_FOLDER, self._files.folder_of)
+        self._results = Results(
+            node.name,
+            identity.incarnation,
+            folder.path / FILES_FOLDER,
+            self._files.folder_of,
+            lambda: node.tuning().results,
+            self._boot_id,
+        )
         isolating = node.isolating or Isolating(IsolationSettings(), folder.path)
         limiting = node.limiting or Limiting(IsolationSettings(), isolates=False)
         self._environments = Environments(
@@ -255,10 +268,12 @@ class NodeAgent:
         """Be the agent until cancelled; raises what makes going on impossible."""
         await self._root.look()
         self._attempts.adopt(await self._keepers.inventory())
-        self._results.sweep([entry.key for entry in self._duties.inventory])
-        with_folder = {*(entry.key for entry in self._duties.inventory), *self._notices.keys_with_folder()}
+        inventory = [entry.key for entry in self._duties.inventory]
+        left = self._results.sweep(inventory)
+        self._attempts.bring_left(left)
+        with_folder = {*inventory, *self._notices.keys_with_folder()}
         self._environments.adopt(with_folder)
-        sweeping = asyncio.create_task(self._files.sweep(with_folder))
+        sweeping = asyncio.create_task(self._files.sweep({*with_folder, *left}))
         await self._containers.begin()
         try:
             await until_first(

@@ -119,6 +119,15 @@ class Attempts:
             self._traces.ended(view)
         self._perform(self._duties.adopt(held))
 
+    def bring_left(self, keys: Iterable[RankKey]) -> None:
+        """Bring what ranks left of which nothing else is known here any more, and remove their folders then."""
+        for key in keys:
+            self._begin(self._bring_left(key))
+
+    async def _bring_left(self, key: RankKey) -> None:
+        await self._results.bring(key)
+        await self._files.remove(key)
+
     def order(self, order: Order) -> None:
         """Carry a command out, after those that came before it for the same attempt."""
         self._perform(self._duties.order(order))
@@ -303,6 +312,7 @@ class Attempts:
             self._perform(self._duties.spawned(key, answer, was_known=False))
         else:
             self._perform(self._duties.spawned(key, answer.attempt, was_known=answer.was_known))
+            self._drop_files(key)  # of one that had been forgotten they were placed for nothing
             if action.command.folder is not None:
                 self._begin(self._files.make_spare(key, action.command.folder))
         if action.command.container is not None:
@@ -340,7 +350,7 @@ class Attempts:
             _log.exception("an order for attempt %s was not carried out", action.key)
             is_done = False
         self._perform(self._duties.done(action.key, is_done=is_done))
-        if isinstance(action, ForgetAttempt):
+        if isinstance(action, ForgetAttempt) and is_done:
             self._drop_files(action.key)
 
     def _tell(self, report: AttemptReport | Refused | Prepared) -> None:
@@ -385,7 +395,7 @@ def report_of(
             runs = runs_of(view.key)
             return lambda now_us: {"attempt_started": wire.started_to_proto(view, now_us, runs)}
         case EndReport(view=view):
-            return lambda now_us: {"attempt_exited": wire.exited_to_proto(view, usage)}
+            return lambda now_us: {"attempt_exited": wire.exited_to_proto(view, now_us, usage)}
         case SpoolReport(view=view):
             return lambda now_us: {"spool_state": wire.spool_to_proto(view)}
         case Prepared():

@@ -180,9 +180,9 @@ def started_to_proto(view: AttemptView, now_us: int, runs: Iterable[FileRun] = (
 
 
 def exited_to_proto(
-    view: AttemptView, usage: node_agent_pb2.AttemptUsage | None = None
+    view: AttemptView, now_us: int, usage: node_agent_pb2.AttemptUsage | None = None
 ) -> node_agent_pb2.AttemptExited:
-    """The end of a rank; `view.end` is set."""
+    """The end of a rank, with its start; `view.end` is set."""
     end = view.end
     assert end is not None
     report = node_agent_pb2.AttemptExited(
@@ -208,6 +208,8 @@ def exited_to_proto(
     )
     if isinstance(end.stop_cause, StopCause):
         report.stop_cause = STOP_CAUSES[end.stop_cause]
+    if view.started_us is not None and inventory.has_run(view):
+        report.started_ago.CopyFrom(duration(max(0, now_us - view.started_us)))
     return report
 
 
@@ -267,7 +269,7 @@ def _entry(
             why = node_agent_pb2.AttemptExited(key=key, reason=entry.reason, message=entry.sentence)
             return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED, exited=why)
         case AttemptView() if entry.end is not None:
-            exited = exited_to_proto(entry, usage_of(entry.key))
+            exited = exited_to_proto(entry, now_us, usage_of(entry.key))
             return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_EXITED, exited=exited)
         case AttemptView():
             return node_agent_pb2.InventoryEntry(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from gpufleet.errors import invalid
-from gpufleet.fleet.client import connected
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.fleet.client import Client, connected
 from gpufleet.fleet.named_jobs import only_id, read_selection
-from gpufleet.fleet.results import bring
+from gpufleet.fleet.results import bring, left_by
 from gpufleet.fleet.running_files import runs
 from gpufleet.fleet.settings import Settings
 from gpufleet.text.cleaning import clean
@@ -18,6 +18,8 @@ from .running import bring_running, send_running
 
 HOW = "Write one of them as 41:out/model.pt, or 41: for all; a file here whose name has a colon as ./a:b."
 LEFT_OUT_SHOWN = 20
+RANK_FOLDER = "rank-{}"
+"""Where `run --download` puts what a rank of a job on several nodes left."""
 
 
 def copy(settings: Settings, source: str, target: str, rank: int) -> None:
@@ -40,12 +42,40 @@ def copy(settings: Settings, source: str, target: str, rank: int) -> None:
         if runs(client, job_id):
             _tell_copied(job_id, "of", *bring_running(client, job_id, path, target, rank))
             return
-        found, places = bring(client, job_id, path, target, rank, on_wait=lambda why: _tell_wait(job_id, why))
+        _copy_left(client, job_id, path, target, rank, f"job {job_id}")
+
+
+def copy_all_ranks(settings: Settings, job_id: int, target: str) -> None:
+    """Bring all that a job left: of a job on several nodes what each rank left, in a folder of its own.
+
+    Errors: FILE_NOT_FOUND where not all of it came; what there is of the other ranks came then.
+    """
+    with connected(settings) as client:
+        ranks = range(max(1, len(left_by(client, job_id).ranks)))
+        if len(ranks) == 1:
+            _copy_left(client, job_id, "", target, 0, f"job {job_id}")
+            return
+        print(f"gpuctl: what each rank left comes into a folder of its own: {RANK_FOLDER.format(0)} …", file=sys.stderr)
+        missing: list[str] = []
+        for rank in ranks:
+            try:
+                _copy_left(
+                    client, job_id, "", f"{target}/{RANK_FOLDER.format(rank)}", rank, f"rank {rank} of job {job_id}"
+                )
+            except GpufleetError as problem:
+                missing.append(f"of rank {rank}: {problem.message}")
+        if missing:
+            raise GpufleetError(Reason.FILE_NOT_FOUND, "; ".join(missing))
+
+
+def _copy_left(client: Client, job_id: int, path: str, target: str, rank: int, whose: str) -> None:
+    """Bring what a rank left, and say how much that is. Errors: those of `bring`."""
+    found, places = bring(client, job_id, path, target, rank, on_wait=lambda why: _tell_wait(job_id, why))
     size = format_size(sum(file.size_bytes for file, _ in places))
     if not places:
-        print(f"gpuctl: job {job_id} left no file that its --download chooses", file=sys.stderr)
+        print(f"gpuctl: {whose} left no file that its --download chooses", file=sys.stderr)
     else:
-        print(f"gpuctl: {counted(len(places), 'file')}, {size}, of job {job_id}", file=sys.stderr)
+        print(f"gpuctl: {counted(len(places), 'file')}, {size}, of {whose}", file=sys.stderr)
     for problem in found.problems:
         print(f"gpuctl: not among them: {clean(problem)}", file=sys.stderr)
 

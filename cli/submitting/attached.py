@@ -103,7 +103,7 @@ async def _run_to_its_end(
 ) -> int:
     code = await running
     if session.has_ended and request.specs[0].results:
-        await asyncio.to_thread(bring_back, settings, job_id, session.say)
+        return await asyncio.to_thread(bring_back, settings, job_id, code, session.say)
     return code
 
 

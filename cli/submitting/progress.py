@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gpufleet.v1 import job_pb2
 
 from gpufleet.errors import GpufleetError
+from gpufleet.fleet.exit_codes import OWN_FAILURE
 from gpufleet.fleet.outcome import end_in_words, exit_code_of, has_ended
 from gpufleet.fleet.settings import Settings
 
@@ -73,11 +74,13 @@ def how_to_follow(job_id: int, why: str, *, has_input: bool) -> str:
     return f"{why}; job {job_id} goes on. {again} {job_id}"
 
 
-def bring_back(settings: Settings, job_id: int, say: Callable[[str], None]) -> None:
-    """Bring here what the job left; its exit code is ours, whatever becomes of that."""
-    from ..results.copying import copy
+def bring_back(settings: Settings, job_id: int, code: int, say: Callable[[str], None]) -> int:
+    """Bring here what the job left; our exit code, by the job's: a success without its files is a failure of ours."""
+    from ..results.copying import copy_all_ranks
 
     try:
-        copy(settings, f"{job_id}:", ".", 0)
+        copy_all_ranks(settings, job_id, ".")
     except GpufleetError as problem:
-        say(f"what it left is not here: {problem.message}. Try again with: gpuctl cp {job_id}: .")
+        say(f"what it left is not all here: {problem.message}. Try again with: gpuctl cp {job_id}: .")
+        return code or OWN_FAILURE
+    return code

@@ -64,7 +64,7 @@ def stay(
             return _go_on(settings, request, first)
         code = code_of_end(first.job, say)
     if request.specs[0].results:
-        bring_back(settings, first.job.id, say)
+        return bring_back(settings, first.job.id, code, say)
     return code
 
 

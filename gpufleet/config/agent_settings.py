@@ -32,6 +32,8 @@ MEMORY, CPUS, PROCESSES = "memory", "cpus", "processes"
 """What a job can be kept within."""
 
 SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 GIB = 2**30
 
 
@@ -118,6 +120,21 @@ class CacheSettings:
     cache_bytes_max: int = setting(
         20 * GIB,
         "Beyond this the files that were not used for the longest go. What a job has is a copy of its own.",
+        SIZE,
+        low=0,
+        reloadable=True,
+    )
+    keep_results: timedelta = setting(
+        7 * DAY,
+        "What jobs left (--download) and the scheduler does not store is kept so long; then it counts as lost.",
+        DURATION,
+        low=HOUR,
+        high=365 * DAY,
+        reloadable=True,
+    )
+    results_bytes_max: int = setting(
+        20 * GIB,
+        "Beyond this, what was kept so for the longest counts as lost, once it was refused for an hour.",
         SIZE,
         low=0,
         reloadable=True,

@@ -185,7 +185,7 @@ class Duties:
     def done(self, key: RankKey, *, is_done: bool = True) -> tuple[Action, ...]:
         """What was asked of the keeper was done, or could not be."""
         match self._under_way[key][1]:
-            case ForgetAttempt():
+            case ForgetAttempt() if is_done:
                 self.inventory.drop(key)
             case LimitProcess(time_limit_us=limit_us) if is_done:
                 self.inventory.limit(key, limit_us)

@@ -87,11 +87,15 @@ class SpoolReport:
 AttemptReport = StartReport | EndReport | SpoolReport
 
 
+def has_run(view: AttemptView) -> bool:
+    """Whether its command runs, or ran: one that could not be executed never did."""
+    return view.started_us is not None and not (view.end and view.end.failure)
+
+
 def reports_of(before: AttemptView | None, after: AttemptView) -> tuple[AttemptReport, ...]:
     """What the scheduler is to be told of this change; `before` is None for what the keeper just took on."""
     reports: list[AttemptReport] = []
-    ran = after.started_us is not None and not (after.end and after.end.failure)
-    if ran and (before is None or before.started_us is None):
+    if has_run(after) and (before is None or before.started_us is None):
         reports.append(StartReport(after))
     if after.phase.is_live and (before.full if before else None) is not after.full:
         reports.append(SpoolReport(after))

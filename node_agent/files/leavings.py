@@ -60,6 +60,8 @@ class Left:
     manifest: bytes = b""
     plans: dict[str, Plan] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of all that was chosen."""
 
 
 def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.monotonic) -> Left:
@@ -90,6 +92,7 @@ def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.m
     chunks = tuple(
         FolderChunk(each, sum(part.size for part in plan)) for each, plan in zip(digests, plans, strict=True)
     )
+    left.size_bytes = sum(each.size for each in files)
     entries = tuple(Entry(each.path, EntryKind.FILE, each.size, each.is_executable) for each in files)
     try:
         left.manifest = manifest_of(Folder(entries, chunks))

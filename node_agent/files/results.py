@@ -1,10 +1,10 @@
 """Brings what ranks left to the scheduler, behind their end and before their folders are removed.
 
-    DATA/files/results/KEY      the lines that choose what a rank leaves; there until it is settled
+    DATA/files/results/KEY      the lines that choose what a rank leaves, and how long it was refused; until then
 
 An agent that dies meanwhile does it again: the scheduler has the attempt forgotten once more, and has kept what came.
-While the scheduler cannot be reached, or cannot store, what was left stays here, as output does: nothing is given up
-for that. What it will not have is said in the place of it.
+`core/leavings.py` decides when something may be deleted: once the scheduler has a record of what became of it. Until
+then it stays here, as output does, also where the scheduler refuses it, cannot store it or is away.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import asyncio
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ from gpufleet.jobs.run_protos import key_to_proto
 from gpufleet.jobs.runs import RankKey
 from gpufleet.net.status import from_rpc_error
 
+from ..core.leavings import Answer, Bounds, Leavings
 from .leavings import Changed, Left, bytes_of, look
 
 if TYPE_CHECKING:
@@ -42,19 +45,46 @@ LOOKS_MAX = 3
 """How often files that change are looked at anew."""
 AT_ONCE = 2
 """Ranks that bring what they left at the same time."""
-GIVES_UP = frozenset({Reason.PERMISSION_DENIED, Reason.NOT_BUILT, Reason.METHOD_UNKNOWN})
+TURN_SECONDS_MAX = 300.0
+"""What cannot be stored for so long lets others have their turn, and is looked at anew when its own comes again."""
+NOTED_AFTER_SECONDS = 600.0
+"""How much of the time for which something was refused a crash of the agent may forget."""
+KEPT_WAITING = frozenset({Reason.PERMISSION_DENIED, Reason.CONFLICT, Reason.NOT_BUILT, Reason.METHOD_UNKNOWN})
+"""The scheduler knows no such rank, or not yet: others have their turn meanwhile."""
 REFUSED = frozenset({Reason.QUOTA_EXCEEDED, Reason.FILE_TOO_LARGE, Reason.INVALID_ARGUMENT})
 """The scheduler will not have it, and is told so that people see why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is noted of a rank: the lines, the boot in which it was launched, and for how long it was refused."""
+
+    lines: tuple[str, ...]
+    boot_id: str = ""
+    refused_s: float = 0.0
+    trouble: str = ""
+    """Why the lines cannot be read; then nothing can be chosen."""
 
 
 class Results:
     """What this node's ranks leave. `hold` as long as there is a connection; `folder_of` is where their files are."""
 
-    def __init__(self, node: str, incarnation: int, folder: Path, folder_of: Callable[[RankKey], Path]) -> None:
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        folder: Path,
+        folder_of: Callable[[RankKey], Path],
+        bounds: Callable[[], Bounds],
+        boot_id: str = "",
+    ) -> None:
         self._node = node
         self._incarnation = incarnation
         self._folder = folder / "results"
         self._folder_of = folder_of
+        self._bounds = bounds
+        self._boot_id = boot_id
+        self._leavings = Leavings()
         self._stub: NodeAgentAsyncStub | None = None
         self._is_connected = asyncio.Event()
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -73,71 +103,115 @@ class Results:
         """Note what a rank is to leave, before it starts. Errors: OSError."""
         if lines:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._folder / key.name, json.dumps(lines).encode())
+            self._write(key, Note(lines, self._boot_id))
 
     def settle(self, key: RankKey) -> None:
-        """Nothing more of this rank is wanted."""
+        """Nothing more of this rank is kept: what became of it is on record, or it never ran."""
+        self._leavings.settled(key)
         with suppress(OSError):
             (self._folder / key.name).unlink(missing_ok=True)
 
-    def sweep(self, known: Iterable[RankKey]) -> None:
-        """Drop what an earlier start of the agent noted of ranks that nobody knows."""
+    def sweep(self, known: Iterable[RankKey]) -> tuple[RankKey, ...]:
+        """Drop what is noted of ranks that nobody knows and that were launched in this boot: they never ran.
+
+        Answers those of another boot: a power cut may have taken what the keeper wrote down of them, and their files
+        may still be there.
+        """
         kept = {key.name for key in known}
+        orphans: list[RankKey] = []
         with suppress(FileNotFoundError):
-            for note in tuple(self._folder.iterdir()):
-                if note.name not in kept:
-                    note.unlink(missing_ok=True)
+            for path in sorted(self._folder.iterdir()):
+                if path.name in kept:
+                    continue
+                with suppress(ValueError):
+                    key = RankKey.parse(path.name)
+                    if (note := self._read(key)) is not None and note.boot_id not in ("", self._boot_id):
+                        orphans.append(key)
+                        continue
+                path.unlink(missing_ok=True)
+        return tuple(orphans)
 
     async def bring(self, key: RankKey) -> None:
-        """Bring what a rank left, if it is to leave anything; what cannot be brought is told where that is possible."""
-        try:
-            lines = tuple(map(str, json.loads((self._folder / key.name).read_bytes())))
-        except (OSError, ValueError):
+        """Bring what a rank left, if it is to leave anything; returns once it may be deleted."""
+        note = self._read(key)
+        if note is None:
             return
-        async with self._turns:
-            await self._bring(key, lines)
+        self._leavings.remembered(key, note.refused_s)
+        sent_at = time.monotonic()
+        while True:
+            async with self._turns:
+                answer, size_bytes = await self._sent(key, note)
+                if not answer.permits_deletion:
+                    refused = self._leavings.refused(key, time.monotonic() - sent_at, size_bytes)
+                    sent_at = time.monotonic()
+                    if why := self._leavings.why_given_up(key, self._bounds()):
+                        answer = await self._given_up(key, why)
+            if answer.permits_deletion:
+                break
+            if refused.seconds - note.refused_s >= NOTED_AFTER_SECONDS:
+                note = replace(note, refused_s=refused.seconds)
+                with suppress(OSError):
+                    self._write(key, note)
+            await asyncio.sleep(refused.pause_s)
         self.settle(key)
 
-    async def _bring(self, key: RankKey, lines: tuple[str, ...]) -> None:
-        left = await self._looked_at(key, lines)
-        looks, pause_s, told = 1, RETRY_SECONDS_MIN, ""
+    async def _sent(self, key: RankKey, note: Note) -> tuple[Answer, int]:
+        """Look at what a rank left and send it; what came of it, and its bytes."""
+        left = await self._looked_at(key, note)
+        looks, pause_s, told, since = 1, RETRY_SECONDS_MIN, "", time.monotonic()
+        size_bytes = left.size_bytes
         while True:
             sent: list[str] = []
             try:
-                if await self._send(key, left, sent):
-                    return
+                if (answer := await self._send(key, left, sent)).permits_deletion:
+                    return answer, size_bytes
                 why = "not all of it is stored"
             except Changed as problem:
                 looks += 1
                 left = Left(problems=[f"nothing is stored: {problem}"])
                 if looks <= LOOKS_MAX:
-                    left = await self._looked_at(key, lines)
+                    left = await self._looked_at(key, note)
+                    size_bytes = left.size_bytes
                 continue
             except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as problem:
-                why = str(problem) or "the scheduler did not answer"
+                why, reason = str(problem) or "the scheduler did not answer", None
                 if isinstance(problem, grpc.aio.AioRpcError):
                     error = from_rpc_error(problem)
-                    why = error.message
-                    if error.reason in GIVES_UP or (error.reason in REFUSED and not left.manifest):
-                        _log.error("what attempt %s left is removed and was not stored: %s", key, why)
-                        return
-                    if error.reason in REFUSED:
-                        left = Left(problems=[f"nothing is stored: {why}"[:PROBLEM_CHARS_MAX]])
-                        continue
+                    why, reason = error.message, error.reason
+                if reason in REFUSED and left.manifest:
+                    left = Left(problems=[f"nothing is stored: {why}"[:PROBLEM_CHARS_MAX]])
+                    continue
+                if reason in KEPT_WAITING or reason in REFUSED:
+                    since -= TURN_SECONDS_MAX
             if why != told:
                 _log.warning("what attempt %s left waits here, and is sent again: %s", key, why)
             told, pause_s = why, RETRY_SECONDS_MIN if sent else pause_s
+            if time.monotonic() - since >= TURN_SECONDS_MAX:
+                return Answer.REFUSED, size_bytes
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
 
-    async def _looked_at(self, key: RankKey, lines: tuple[str, ...]) -> Left:
+    async def _given_up(self, key: RankKey, why: str) -> Answer:
+        """Ask the scheduler to record that it is lost."""
         try:
-            return await asyncio.to_thread(look, self._folder_of(key), lines)
+            answer = await self._send(key, Left(), [], gives_up=why)
+        except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as problem:
+            _log.warning("what attempt %s left waits here: that it is given up is not on record: %s", key, problem)
+            return Answer.REFUSED
+        if answer is Answer.LOST:
+            _log.error("what attempt %s left is deleted and was not stored: %s", key, why)
+        return answer
+
+    async def _looked_at(self, key: RankKey, note: Note) -> Left:
+        if note.trouble:
+            return Left(problems=[f"nothing is stored: {note.trouble}"[:PROBLEM_CHARS_MAX]])
+        try:
+            return await asyncio.to_thread(look, self._folder_of(key), note.lines)
         except (OSError, Changed) as problem:
             return Left(problems=[f"nothing is stored: {problem}"[:PROBLEM_CHARS_MAX]])
 
-    async def _send(self, key: RankKey, left: Left, sent: list[str]) -> bool:
-        """Whether all of it is stored; `sent` grows by the chunks that went."""
+    async def _send(self, key: RankKey, left: Left, sent: list[str], gives_up: str = "") -> Answer:
+        """Send it; `sent` grows by the chunks that went. Errors: AioRpcError, Changed, TimeoutError."""
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._is_connected.wait()
         assert self._stub is not None
@@ -149,13 +223,12 @@ class Results:
                 key=key_to_proto(key),
                 manifest=left.manifest,
                 problems=left.problems,
+                gives_up=gives_up,
             )
             await _within(call.write(first))
             answer = await _within(call.read())
-            if not isinstance(answer, pb.StoreResultsResponse):
-                return False
-            if answer.is_stored:
-                return True
+            if not isinstance(answer, pb.StoreResultsResponse) or answer_in(answer).permits_deletion or gives_up:
+                return answer_in(answer)
             for digest, stored in zip(answer.missing_digests, answer.stored_bytes, strict=True):
                 data = await asyncio.to_thread(bytes_of, self._folder_of(key), left.plans[digest])
                 if hashlib.sha256(data).hexdigest() != digest:
@@ -165,13 +238,40 @@ class Results:
                     await _within(call.write(pb.StoreResultsRequest(digest=digest, offset=offset, data=piece)))
                 sent.append(digest)
             await call.done_writing()
-            answer = await _within(call.read())
-            return isinstance(answer, pb.StoreResultsResponse) and answer.is_stored
+            return answer_in(await _within(call.read()))
         except asyncio.InvalidStateError:
             await _within(call)  # raises why the scheduler takes no more, where it says so
-            return False
+            return Answer.REFUSED
         finally:
             call.cancel()
+
+    def _read(self, key: RankKey) -> Note | None:
+        """What is noted of a rank; None where it is to leave nothing, or that is settled."""
+        try:
+            told = json.loads((self._folder / key.name).read_bytes())
+            if isinstance(told, list):  # as it was noted by 0.1
+                return Note(tuple(map(str, told)))
+            return Note(tuple(map(str, told["lines"])), str(told["boot_id"]), float(told["refused_s"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            return Note((), trouble=f"what was noted of --download cannot be read on the node: {problem}")
+
+    def _write(self, key: RankKey, note: Note) -> None:
+        told = {"lines": note.lines, "boot_id": note.boot_id, "refused_s": note.refused_s}
+        replace_file(self._folder / key.name, json.dumps(told).encode())
+
+
+def answer_in(message: object) -> Answer:
+    """What the scheduler answers; only what is on record there permits to delete anything."""
+    if isinstance(message, pb.StoreResultsResponse):
+        if message.is_stored:
+            return Answer.STORED
+        if message.is_unwanted:
+            return Answer.NOT_WANTED
+        if message.is_lost:
+            return Answer.LOST
+    return Answer.REFUSED
 
 
 async def _within(waited: Any) -> Any:

@@ -25,6 +25,7 @@ from ..core.launch import Container
 from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView
 from ..spool.layout import ends_on_disk, starts_on_disk
 from .frames import to_text
+from .linux import boot_id
 from .state_dir import StateDir
 from .values import Json, container_from, end_from, to_json
 
@@ -234,7 +235,8 @@ def view_of(record: Record, phase: AttemptPhase, state: StateDir) -> AttemptView
         keeper_id=record.keeper_id,
         directory=str(directory),
         pid=record.pid,
-        started_us=record.started_us,
+        # The clock began anew with this boot: what started before it did so at its zero, or earlier.
+        started_us=record.started_us if record.started_us is None or record.boot_id == boot_id() else 0,
         stop_cause=record.end.stop_cause if record.end is not None else None,
         output_starts=ends if phase is AttemptPhase.FORGOTTEN else starts_on_disk(directory),
         output_ends=ends,

@@ -6,6 +6,7 @@ One that is there is never changed; it goes when it is older than [files] keep_r
 what was read lately need not be read again.
 """
 
+import hashlib
 import json
 import threading
 import time
@@ -19,6 +20,8 @@ from ..state.ids import JobId, RankKey, UserName
 from ..state.units import SECOND, Instant
 from .place import Place
 
+EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
+"""Of a manifest without a file."""
 MISSING_CHARS_MAX = 300
 """Of the sentence about what is missing."""
 KNOWN_MAX = 20_000
@@ -35,6 +38,11 @@ class Stored:
     problems: tuple[str, ...]
     is_new: bool = False
     stored_at: Instant | None = field(default=None, compare=False)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it left no file that was chosen, and nothing is missing."""
+        return self.digest == EMPTY_DIGEST and not self.problems
 
 
 def missing_words(problems: tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ Finished means stored: an end is decided only when every byte of the output is s
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, NodeCause, StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, FileRun, NodeCause, StopCause
 
 from ..policy.admission import never_fits
 from ..policy.owners import as_its_users
@@ -24,7 +24,16 @@ from ..state.events import (
 )
 from ..state.gpu_choice import NEEDS_GPU_EXIT_CODE
 from ..state.ids import NodeName, RankKey
-from ..state.jobs import Finished, Job, Starting, Stopping, is_being_prepared, live_ranks, rank_keys
+from ..state.jobs import (
+    Finished,
+    Job,
+    Starting,
+    Stopping,
+    is_being_prepared,
+    live_ranks,
+    rank_keys,
+    state_with_start,
+)
 from ..state.records import (
     AttemptEnded,
     AttemptStarted,
@@ -38,7 +47,7 @@ from ..state.records import (
 )
 from ..state.specs import Outcome
 from ..state.state import State
-from ..state.units import Instant
+from ..state.units import Instant, Span
 from ..state.warnings import has_damaged_output
 from . import gangs
 from .decision import NOTHING, Decision, together
@@ -72,9 +81,28 @@ def on_rank_started(state: State, event: RankStarted) -> Decision:
         return ran_unasked(event.at, job, attempt, event.node, KillAttempt(node=event.node, key=event.key))
     if attempt.ranks[event.key.rank].started_at is not None:
         return NOTHING
-    started_at = Instant(max(event.at - event.run_span, attempt.placed_at))
-    started = AttemptStarted(at=event.at, key=event.key, started_at=started_at, file_runs=event.file_runs)
-    return Decision(records=(started,))
+    return Decision(records=(_start(event.at, attempt, event.key, event.run_span, event.file_runs),))
+
+
+def _start(
+    at: Instant, attempt: Attempt, key: RankKey, started_ago: Span, runs: tuple[FileRun, ...] = ()
+) -> AttemptStarted:
+    started_at = Instant(max(at - started_ago, attempt.placed_at))
+    return AttemptStarted(at=at, key=key, started_at=started_at, file_runs=runs)
+
+
+def start_by_end(
+    at: Instant, job: Job, key: RankKey, started_ago: Span | None
+) -> tuple[Job, tuple[AttemptStarted, ...]]:
+    """The job with the start of a rank that an end carries, and its record; as it is where that start is known.
+
+    The report of a start may be lost with its agent. Rule: docs/rules/jobs.md 4.76.
+    """
+    attempt = job.attempt
+    if attempt is None or started_ago is None or attempt.ranks[key.rank].started_at is not None:
+        return job, ()
+    started = _start(at, attempt, key, started_ago)
+    return replace(job, state=state_with_start(job, key.rank, started.started_at)), (started,)
 
 
 def on_rank_exited(state: State, event: RankExited) -> Decision:
@@ -85,7 +113,7 @@ def on_rank_exited(state: State, event: RankExited) -> Decision:
     job, attempt = found
     if is_being_prepared(job):
         return ran_unasked(event.at, job, attempt, event.node, ForgetAttempt(node=event.node, key=event.key))
-    return end_of_rank(state, event.at, job, attempt, event.key, event.exit)
+    return end_of_rank(state, event.at, job, event.key, event.exit, event.started_ago)
 
 
 def ran_unasked(at: Instant, job: Job, attempt: Attempt, node: NodeName, settle: Command) -> Decision:
@@ -95,10 +123,14 @@ def ran_unasked(at: Instant, job: Job, attempt: Attempt, node: NodeName, settle:
     return together(void, Decision(commands=(settle,)))
 
 
-def end_of_rank(state: State, at: Instant, job: Job, attempt: Attempt, key: RankKey, exit_: RankExit) -> Decision:
+def end_of_rank(
+    state: State, at: Instant, job: Job, key: RankKey, exit_: RankExit, started_ago: Span | None = None
+) -> Decision:
     """What follows at once from a rank's end: a gang is stopped when it failed; it counts once its output is stored."""
-    stops = gang_stop(state, at, job, attempt, key.rank, exit_)
-    return together(stops, end_if_stored(state, at, key))
+    job, starts = start_by_end(at, job, key, started_ago)
+    assert job.attempt is not None
+    stops = gang_stop(state, at, job, job.attempt, key.rank, exit_)
+    return together(Decision(records=starts), stops, _end_if_stored(state, at, job, key))
 
 
 def gang_stop(state: State, at: Instant, job: Job, attempt: Attempt, rank: int, exit_: RankExit) -> Decision:
@@ -116,9 +148,13 @@ def on_output_synced(state: State, event: OutputSynced) -> Decision:
 
 def end_if_stored(state: State, at: Instant, key: RankKey) -> Decision:
     """End a rank whose exit is known and whose output is stored."""
-    exit_ = state.live.exits.get(key)
     job = state.durable.jobs.get(key.job)
-    if exit_ is None or job is None or job.attempt is None or not job.attempt.has(key):
+    return NOTHING if job is None else _end_if_stored(state, at, job, key)
+
+
+def _end_if_stored(state: State, at: Instant, job: Job, key: RankKey) -> Decision:
+    exit_ = state.live.exits.get(key)
+    if exit_ is None or job.attempt is None or not job.attempt.has(key):
         return NOTHING
     if not state.live.output_is_stored(key, exit_):
         return NOTHING

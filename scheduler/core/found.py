@@ -78,7 +78,7 @@ def found_by(
         if job is not None and job_id < gap.gap.jobs_below and _is_the_same(job, origin):
             why = _why_not(job, key, origin, is_over=job_id in over)
             if not why and isinstance(what, ReportedExited):
-                records.extend((*_superseded(event, job), _ended(event, job, key, origin, what.exit)))
+                records.extend((*_superseded(event, job), _ended(event, job, key, origin, what)))
                 if key in seen:
                     kept.append(key)  # its node still has its output
             elif not why and isinstance(what, ReportedRunning) and is_here and devices.has_room(placement, slot or key):
@@ -94,7 +94,7 @@ def found_by(
             if isinstance(what, ReportedExited) and key in seen:
                 # What it printed is there yet, and is taken in before its end counts.
                 job = replace(job, state=Queued(), attempt_count=0, past=())
-                once = replace(what.exit, stop_cause=_never_again(what.exit.stop_cause))
+                once = replace(what, exit=replace(what.exit, stop_cause=_never_again(what.exit.stop_cause)))
                 records.extend((JobFound(at=event.at, job=job), _ended(event, job, key, origin, once)))
                 kept.append(key)
             else:
@@ -237,12 +237,12 @@ def _running(
     return AttemptFound(at=at, job=job.id, attempt=attempt)
 
 
-def _ended(event: InventoryReported, job: Job, key: RankKey, origin: Origin, exit_: RankExit) -> AttemptFound:
+def _ended(event: InventoryReported, job: Job, key: RankKey, origin: Origin, what: ReportedExited) -> AttemptFound:
     """It holds nothing any more while its output is looked for: what it had may be another's since."""
     placement = replace(
         origin.placement, agent_id=event.agent_id, boot_id=event.boot_id, devices=(), cpus=0, memory_bytes=0
     )
-    started_at = _begun(event.at, exit_)
+    started_at, exit_ = _begun(event.at, what), what.exit
     rank = Rank(placement=placement, started_at=started_at)
     attempt = Attempt(number=key.attempt, placed_at=started_at, ranks=(rank,), lineage=key.lineage)
     cause = StopCause.REQUEUED if exit_.stop_cause in STOPPED_TO_RUN_AGAIN else None
@@ -254,16 +254,18 @@ def _never_again(cause: StopCause | None) -> StopCause | None:
     return None if cause in STOPPED_TO_RUN_AGAIN else cause
 
 
-def _begun(at: Instant, exit_: RankExit) -> Instant:
-    """When an attempt began that has ended: as long before now as it was read; nobody says when it ended."""
-    return Instant(at - exit_.use.span) if exit_.use is not None else at
+def _begun(at: Instant, what: ReportedExited) -> Instant:
+    """When an attempt began that has ended: as its node says, else as long before now as it was read."""
+    if what.started_ago is not None:
+        return Instant(at - what.started_ago)
+    return Instant(at - what.exit.use.span) if what.exit.use is not None else at
 
 
 def _as_found(event: InventoryReported, key: RankKey, origin: Origin, what: ReportedState) -> Job:
     """A job that the store lacks, by what its launch said and how it ended, or is ended now."""
     at, where = event.at, f"found on node {event.node} after the store was put back"
     if isinstance(what, ReportedExited):
-        started_at, exit_ = _begun(at, what.exit), what.exit
+        started_at, exit_ = _begun(at, what), what.exit
         finished = _end_as_told(at, exit_, where)
     else:
         assert isinstance(what, ReportedRunning)

@@ -43,7 +43,7 @@ from ..state.replies import NodeChanged, NodeGone
 from ..state.state import State
 from ..state.units import Instant
 from . import gangs
-from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
+from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, start_by_end, without_its_node
 from .backlog import ask_back_command, asked_back_of
 from .decision import NOTHING, Decision, refused, together
 from .found import found_by, superseded_by
@@ -169,7 +169,6 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
             "CONFLICT", f"a newer stream of this agent has told what node {event.node!r} knows", field="inventory"
         )
     seen, forgotten = dict(event.entries), dict(event.forgotten)
-    gone = tuple(missing_from(state, event, frozenset(seen)))
     decisions: list[Decision] = []
     if node.is_lost:
         decisions.append(Decision(records=(NodeReturned(at=event.at, node=node.name),)))
@@ -184,8 +183,10 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
     decisions.append(Decision(records=tuple(_without_those_of_an_old_boot(state, node, event))))
     found = found_by(state, event, seen, forgotten)
     unexpected = (_unexpected(event.node, key, what) for key, what in seen.items() if key not in found.kept)
-    decisions.extend((found.decision, Decision(records=gone), Decision(commands=tuple(unexpected))))
-    return together(*decisions)
+    decisions.extend((found.decision, Decision(commands=tuple(unexpected))))
+    followed = together(*decisions)
+    gone = tuple(missing_from(state, event, followed.records))
+    return replace(followed, records=(*followed.records, *gone))
 
 
 def _unexpected(node: NodeName, key: RankKey, seen: ReportedState) -> Command:
@@ -200,19 +201,24 @@ def _bring_together(
 ) -> Decision:
     rank = attempt.ranks[key.rank]
     if rank.placement.boot_id != event.boot_id:
+        starts: tuple[Record, ...] = ()
+        if isinstance(seen, ReportedExited) and not is_being_prepared(job):
+            job, starts = start_by_end(event.at, job, key, seen.started_ago)
+            assert job.attempt is not None
+            attempt = job.attempt
         lost = _lost(state, event, job, attempt, "the machine was started again")
         # What is decided may settle it already; of a gang it also holds commands for the ranks on other nodes.
         is_settled = any(isinstance(each, ForgetAttempt | KillAttempt) and each.key == key for each in lost.commands)
         settles = () if seen is None or is_settled else (_unexpected(event.node, key, seen),)
-        return replace(lost, commands=(*lost.commands, *settles))
+        return replace(lost, records=(*starts, *lost.records), commands=(*lost.commands, *settles))
     if is_being_prepared(job):
         return _prepare_again(state, event, job, attempt, key, seen)
     heard: tuple[Record, ...] = ()
     if _is_reached_again(state, attempt, event.node):
         heard = (AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False),)
     match seen:
-        case ReportedExited(exit=exit_):
-            return together(Decision(records=heard), end_of_rank(state, event.at, job, attempt, key, exit_))
+        case ReportedExited(exit=exit_, started_ago=started_ago):
+            return together(Decision(records=heard), end_of_rank(state, event.at, job, key, exit_, started_ago))
         case ReportedRefused(reason=reason, message=message):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
             forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
@@ -352,7 +358,7 @@ def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
         if job.attempt is not None
     ]
     ended = together(*ends)
-    left = lost_with(state, event.at, event.node, message)
+    left = lost_with(state, event.at, event.node, message, ended.records)
     records = (*ended.records, *left, NodeForgotten(at=event.at, node=event.node, by=event.by))
     finished = tuple(record.job for record in records if isinstance(record, JobFinished))
     requeued = tuple(record.job for record in records if isinstance(record, AttemptEnded))

@@ -221,6 +221,8 @@ def _results_sentence(record: records.ResultsSettled) -> str:
             return f"What {record.key} left is stored in part, {files}: {record.message}."
         case ResultsOutcome.LOST:
             return f"What {record.key} left is lost: {record.message}."
+        case ResultsOutcome.NOT_WANTED:
+            return f"What {record.key} left is not wanted: {record.message}."
 
 
 def tell(record: Record) -> str:

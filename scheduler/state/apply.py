@@ -1,10 +1,10 @@
 """`apply`: how each decided fact changes what survives a restart. Nothing else changes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from gpufleet.jobs.runs import FileRun, StopCause
+from gpufleet.jobs.runs import StopCause
 
 from . import jobs, records
 from .attempts import Attempt, EndedAttempt
@@ -30,7 +30,7 @@ from .indexes.indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
 from .nodes import Node, approved, resumed, revoked
 from .records import Record
-from .results import due_of
+from .results import due_with
 from .sessions.records import SessionRecord, changed_by, gone_by
 from .sessions.session import Session
 from .shares import WHOLE_MILLI
@@ -100,19 +100,21 @@ def apply(durable: Durable, record: Record) -> None:
         case records.AttemptReady(job=job_id, rendezvous=rendezvous):
             _change_attempt(durable, job_id, lambda attempt: replace(attempt, rendezvous=rendezvous))
         case records.AttemptStarted(key=key, started_at=started_at, file_runs=runs):
-            _start_rank(durable, key, started_at, runs)
+            _set_state(durable, key.job, jobs.state_with_start(durable.jobs[key.job], key.rank, started_at, runs))
         case records.AttemptStopping():
             _stop_attempt(durable, record)
         case records.AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
             _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_unreachable=is_unreachable))
         case records.AttemptAskedBack(job=job_id):
             _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_asked_back=True))
-        case records.RankEnded(key=key, exit=exit_):
+        case records.RankEnded(key=key, exit=exit_, at=at):
             _change_attempt(durable, key.job, lambda attempt: attempt.with_rank(key.rank, exit=exit_))
+            job = durable.jobs[key.job]
+            _await_results(durable, job, jobs.active_state(job).attempt, (key.rank,), at)
         case records.AttemptEnded(ended=ended, is_retry=is_retry, begins_at=begins_at, at=at):
             job = durable.jobs[record.job]
             _charge(durable, job, ended)
-            _await_results(durable, job, ended)
+            _await_results(durable, job, ended, _ended_last(job), at)
             has_timed_out = ended.reason == StopCause.TIME_LIMIT.value
             waiting = replace(
                 job,
@@ -144,7 +146,7 @@ def apply(durable: Durable, record: Record) -> None:
             job = durable.jobs[job_id]
             if last is not None:
                 _charge(durable, job, last)
-                _await_results(durable, job, last)
+                _await_results(durable, job, last, _ended_last(job), last.ended_at)
             past = job.past if last is None else _with(job.past, last)
             items = job.items
             if items is not None:
@@ -278,10 +280,22 @@ def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
         charge_group(durable, job, ended)
 
 
-def _await_results(durable: Durable, job: Job, ended: EndedAttempt) -> None:
-    due = due_of(job.id, ended) if job.spec.results else None
-    if due is not None:
+def _await_results(
+    durable: Durable, job: Job, attempt: Attempt | EndedAttempt, ended: Iterable[int], at: Instant
+) -> None:
+    """Await what these ranks of an attempt left, which have just ended."""
+    if not job.spec.results:
+        return
+    known = durable.results_due.get((job.id, attempt.number))
+    due = due_with(known, job.id, attempt, ended, at)
+    if due is not None and due != known:
         _keep(durable, due)
+
+
+def _ended_last(job: Job) -> tuple[int, ...]:
+    """The ranks of its attempt that had not ended before all of it did."""
+    ranks = () if job.attempt is None else job.attempt.ranks
+    return tuple(number for number, rank in enumerate(ranks) if rank.exit is None)
 
 
 def _settle_results(durable: Durable, key: RankKey) -> None:
@@ -389,30 +403,8 @@ def _set_state(durable: Durable, job_id: JobId, state: JobState) -> None:
     _put_job(durable, job, replace(job, state=state, version=job.version + 1))
 
 
-def _active(job: Job) -> jobs.ActiveState:
-    assert isinstance(job.state, jobs.ActiveState), f"job {job.id} has no attempt"
-    return job.state
-
-
-def _start_rank(durable: Durable, key: RankKey, started_at: Instant, runs: tuple[FileRun, ...]) -> None:
-    job = durable.jobs[key.job]
-    state = _active(job)
-    started = state.attempt.with_rank(key.rank, started_at=started_at, file_runs=runs)
-    attempt = replace(started, is_asked_back=False) if started.is_asked_back else started
-    all_started = all(each.started_at is not None for each in attempt.ranks)
-    new: JobState
-    match state:
-        case jobs.Starting() if all_started:
-            new = jobs.Running(attempt=attempt, started_at=started_at)
-        case jobs.Stopping():
-            new = replace(state, attempt=attempt, started_at=started_at if all_started else None)
-        case _:
-            new = replace(state, attempt=attempt)
-    _set_state(durable, key.job, new)
-
-
 def _stop_attempt(durable: Durable, record: records.AttemptStopping) -> None:
-    state = _active(durable.jobs[record.job])
+    state = jobs.active_state(durable.jobs[record.job])
     stopping = jobs.Stopping(
         attempt=state.attempt,
         cause=record.cause,
@@ -426,7 +418,7 @@ def _stop_attempt(durable: Durable, record: records.AttemptStopping) -> None:
 
 
 def _change_attempt(durable: Durable, job_id: JobId, change: AttemptChange) -> None:
-    state = _active(durable.jobs[job_id])
+    state = jobs.active_state(durable.jobs[job_id])
     _set_state(durable, job_id, replace(state, attempt=change(state.attempt)))
 
 

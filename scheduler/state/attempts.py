@@ -35,7 +35,8 @@ class RankExit:
     """How one rank ended. `exit` is None when nobody knows, or when it never ran. `use` is what was read of it.
 
     `is_presumed`: nobody saw the end; its node's fence says that it must be over. `is_blameless`: it was lost with its
-    keeper, and nothing says that the job ended that.
+    keeper, and nothing says that the job ended that. `is_forgotten`: its node was told to forget it
+    before, by history that the store lacks; what it left was settled then.
     """
 
     exit: ExitStatus | None
@@ -49,6 +50,7 @@ class RankExit:
     is_presumed: bool = False
     is_blameless: bool = False
     use: RankUse | None = None
+    is_forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,9 +216,10 @@ class ReportedRunning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedExited:
-    """The rank has ended."""
+    """The rank has ended. `started_ago`: its command started so long ago; None: it never ran, or nobody knows."""
 
     exit: RankExit
+    started_ago: Span | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,9 +310,13 @@ class RankStarted(RankReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExited(RankReport):
-    """A rank has ended: its leader exited, its group is gone, its output has ended."""
+    """A rank has ended: its leader exited, its group is gone, its output has ended.
+
+    Its start may never have been heard: `started_ago` is how long ago that was; None: it never ran, or nobody knows.
+    """
 
     exit: RankExit
+    started_ago: Span | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

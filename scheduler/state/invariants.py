@@ -17,6 +17,7 @@ from .indexes.slots import slot_of
 from .jobs import ATTEMPTS_KEPT, Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, keyed_ranks
 from .live import Live
 from .nodes import Node
+from .results import ResultsDue
 from .shares import WHOLE_MILLI
 from .specs import GpuMode
 from .state import State
@@ -30,6 +31,7 @@ def check_all(state: State) -> list[str]:
         *(wrong for job in durable.jobs.values() for wrong in _of_job(durable, job)),
         *(wrong for each in durable.jobs.entities() if isinstance(each, EqualJobs) for wrong in _of_equals(each)),
         *(wrong for node in durable.nodes.values() for wrong in _of_node(durable, node)),
+        *(wrong for due in durable.results_due.values() for wrong in _of_results(durable, due)),
         *_of_indexes(durable),
         *_of_live(durable, state.live),
     ]
@@ -48,6 +50,8 @@ def check_touched(state: State, touched: Mapping[EntityKey, Entity | None], fini
                 nodes.update(dict.fromkeys(_nodes_of(entity)))
             case Node():
                 nodes[entity.name] = None
+            case ResultsDue():
+                wrong.extend(_of_results(durable, entity))
             case EqualJobs():
                 wrong.extend(_of_equals(entity))
                 if durable.jobs.equals_from(entity.first.id) != entity:
@@ -205,6 +209,21 @@ def _of_gang(job: Job, attempt: Attempt, name: str) -> Iterator[str]:
             yield f"{name}: is {type(job.state).__name__} and was never ready"
         if any(rank.started_at is not None or rank.exit is not None for rank in attempt.ranks):
             yield f"{name}: a rank of it has run, and not all were ready"
+
+
+def _of_results(durable: Durable, due: ResultsDue) -> Iterator[str]:
+    """What is awaited was left by ranks that ran and have ended, each on its node."""
+    name = f"results of {due.job}/{due.attempt}"
+    if not due.ranks or list(due.ranks) != sorted(set(due.ranks)) or not 0 <= due.ranks[-1] < len(due.nodes):
+        yield f"{name}: of {len(due.nodes)} ranks {due.ranks} are awaited"
+        return
+    attempt = durable.jobs[due.job].attempt if due.job in durable.jobs else None
+    if attempt is None or (attempt.number, attempt.lineage) != (due.attempt, due.lineage):
+        return
+    for number in due.ranks:
+        rank = attempt.ranks[number]
+        if rank.exit is None or rank.started_at is None or rank.placement.node != due.nodes[number]:
+            yield f"{name}: rank {number} is awaited of node {due.nodes[number]}, and it is {rank}"
 
 
 def _of_place_in_queue(durable: Durable, job: Job) -> Iterator[str]:

@@ -6,7 +6,7 @@ A state is a class that carries exactly the data that is valid in it, so that no
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, FileRun, StopCause
 
 from .attempts import Attempt, EndedAttempt, Rank
 from .groups.group import NO_GROUP, GroupId
@@ -297,6 +297,27 @@ def keyed_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
 def live_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
     """Those of them that have not ended."""
     return ((key, rank) for key, rank in keyed_ranks(job, attempt) if rank.exit is None)
+
+
+def active_state(job: Job) -> ActiveState:
+    """The state of a job that has an attempt."""
+    assert isinstance(job.state, ActiveState), f"job {job.id} has no attempt"
+    return job.state
+
+
+def state_with_start(job: Job, rank: int, started_at: Instant, runs: tuple[FileRun, ...] = ()) -> ActiveState:
+    """Its state once this rank has started: with the last rank it runs, unless it is being stopped."""
+    state = active_state(job)
+    started = state.attempt.with_rank(rank, started_at=started_at, file_runs=runs)
+    attempt = replace(started, is_asked_back=False) if started.is_asked_back else started
+    all_started = all(each.started_at is not None for each in attempt.ranks)
+    match state:
+        case Starting() if all_started:
+            return Running(attempt=attempt, started_at=started_at)
+        case Stopping():
+            return replace(state, attempt=attempt, started_at=started_at if all_started else None)
+        case _:
+            return replace(state, attempt=attempt)
 
 
 def items_alike(array: Job) -> Job:

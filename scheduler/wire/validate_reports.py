@@ -189,6 +189,11 @@ def rank_exit(exited: node_agent_pb2.AttemptExited) -> RankExit:
     )
 
 
+def started_ago(exited: node_agent_pb2.AttemptExited) -> Span | None:
+    """How long ago the command of a rank that has ended started; None where it never ran, or its node does not say."""
+    return Span(max(0, span_of(exited.started_ago))) if exited.HasField("started_ago") else None
+
+
 def reported_state(entry: node_agent_pb2.InventoryEntry) -> ReportedState:
     """What an inventory says of one rank."""
     limit = span_of(entry.time_limit) if entry.HasField("time_limit") else None
@@ -203,7 +208,7 @@ def reported_state(entry: node_agent_pb2.InventoryEntry) -> ReportedState:
                 file_runs=runs_from_proto(entry.file_runs),
             )
         case node_agent_pb2.ATTEMPT_PHASE_EXITED:
-            return ReportedExited(exit=rank_exit(entry.exited))
+            return ReportedExited(exit=rank_exit(entry.exited), started_ago=started_ago(entry.exited))
         case node_agent_pb2.ATTEMPT_PHASE_REFUSED:
             return ReportedRefused(reason=entry.exited.reason or "REFUSED", message=entry.exited.message)
         case _:

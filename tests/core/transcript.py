@@ -339,12 +339,22 @@ class Transcript:
         )
 
     def left(self, words: Words) -> list[str]:
-        """A node has brought what a rank left: `left 1/1 stored`, or `left 1/1 incomplete`."""
-        outcome = ResultsOutcome[words.positions.pop().upper()]
-        message = "" if outcome is ResultsOutcome.STORED else "not among it: 'link' is a link"
-        key = key_of(words.next())
+        """A node has brought what a rank left: `left 1/1 stored`, `incomplete`, `not-wanted` or, given up, `lost`."""
+        outcome = ResultsOutcome[words.positions.pop().upper().replace("-", "_")]
+        messages = {
+            ResultsOutcome.STORED: "",
+            ResultsOutcome.INCOMPLETE: "not among it: 'link' is a link",
+            ResultsOutcome.NOT_WANTED: "10 newer attempts have ended since",
+            ResultsOutcome.LOST: "node n1 gave it up: it could not be stored for 7 d",
+        }
+        is_stored = outcome in (ResultsOutcome.STORED, ResultsOutcome.INCOMPLETE)
         told = ResultsReported(
-            at=self.fleet.now, key=key, outcome=outcome, file_count=2, size_bytes=300, message=message
+            at=self.fleet.now,
+            key=key_of(words.next()),
+            outcome=outcome,
+            file_count=2 if is_stored else 0,
+            size_bytes=300 if is_stored else 0,
+            message=messages[outcome],
         )
         return self.take_up(told)
 
@@ -374,14 +384,18 @@ class Transcript:
         return self.take_up(RankStarted(at=self.fleet.now, node=node, key=key, run_span=words.span("run") or Span(0)))
 
     def exited(self, words: Words) -> list[str]:
-        """`exited 1/1 code=0`, or signal=9, unknown, by-time-limit, by-cancel, by-fence; stdout=N bytes written."""
+        """`exited 1/1 code=0`, or signal=9, unknown, by-time-limit, by-cancel, by-fence; stdout=N bytes written.
+
+        With `ran=5s` it says that its command started so long ago.
+        """
         key, node = self.rank(words)
+        started_ago = words.span("ran")
         exit_ = exit_of(words, key.rank)
         job = self.fleet.state.durable.jobs.get(key.job)
         if job is not None and job.attempt is not None and "memory" in words.values:
             placed = job.attempt.ranks[key.rank].placement.devices
             exit_ = replace(exit_, use=use_of(words, [device.uuid for device in placed]))
-        return self.take_up(RankExited(at=self.fleet.now, node=node, key=key, exit=exit_))
+        return self.take_up(RankExited(at=self.fleet.now, node=node, key=key, exit=exit_, started_ago=started_ago))
 
     def synced(self, words: Words) -> list[str]:
         """The store has so many bytes: `synced 1/1 stdout=100`."""

@@ -201,7 +201,8 @@ def seen_of(name: str, what: str) -> tuple[RankKey, ReportedState]:
         case "refused":
             return key, ReportedRefused(reason=detail)
         case "exited":
-            return key, ReportedExited(exit=exit_of(Words.of(detail.replace("+", " ")), key.rank))
+            told_words = Words.of(detail.replace("+", " "))
+            return key, ReportedExited(exit=exit_of(told_words, key.rank), started_ago=told_words.span("ran"))
         case _:
             raise AssertionError(f"{what}: running, starting, refused or exited")
 

@@ -416,7 +416,7 @@ def test_everything_that_is_known_of_an_attempt_is_told() -> None:
 
 
 def exited_of(view: AttemptView) -> object:
-    return None if view.end is None else wire.exited_to_proto(view)
+    return None if view.end is None else wire.exited_to_proto(view, 99)
 
 
 def test_an_end_that_nobody_saw_and_lost_output_are_told() -> None:

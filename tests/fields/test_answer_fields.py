@@ -65,6 +65,7 @@ NOT_SHOWN = {
     "*.placement.agent_id": "of which agent it was decided",
     "*.placement.boot_id": "of which start of the machine it was decided",
     "*.placement.devices.memory_free_bytes": "in MB, and the bytes here are fewer",
+    "*.ranks.exit.is_forgotten": "it says that no results are awaited, which are shown",
     "*.ranks.exit.output_is_complete": "that of the whole attempt is shown",
     "*.ranks.exit.is_presumed": "its reason says it",
     "*.ranks.exit.is_blameless": "for the rules",

@@ -21,6 +21,7 @@ from node_agent.core.duties import Duties
 from node_agent.core.expectations import Expectations
 from node_agent.core.fence import CommandRefusal
 from node_agent.core.launch import Process, Refusal, RefusalReason
+from node_agent.core.leavings import Bounds
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from node_agent.files.job_files import JobFiles
 from node_agent.files.results import Results
@@ -68,6 +69,9 @@ class SilentKeeping(Silent):
         return answer if name in ("listen", "follow") else awaited
 
 
+BOUNDS = Bounds(seconds=60.0, bytes_max=0)
+
+
 class Bench:
     """Attempts between a launcher and keepers that fail as told."""
 
@@ -86,7 +90,7 @@ class Bench:
             Silent(),  # type: ignore[arg-type]
             Silent(),  # type: ignore[arg-type]
             JobFiles("n1", 1, Path("/nowhere"), lambda: 0),
-            Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere")),
+            Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere"), lambda: BOUNDS),
             SilentKeeping(),  # type: ignore[arg-type]
             Containers(ContainerSettings, Path("/nowhere"), "a", list, lambda: None, lambda *told: None),
             report=self._report,

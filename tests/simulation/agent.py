@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
@@ -33,7 +34,7 @@ from node_agent.core.actions import (
 )
 from node_agent.core.commands import Command, LaunchAttempt, refusal_of
 from node_agent.core.delivery import Inbox, Judgement, Outbox
-from node_agent.core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, Duties
+from node_agent.core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, PREPARED_WITH_FILES_US_MAX, Duties
 from node_agent.core.expectations import Misfit, Reading, misfit
 from node_agent.core.fence import CommandRefusal
 from node_agent.core.inventory import AttemptReport, InBacklog, Prepared, Refused
@@ -42,6 +43,7 @@ from node_agent.core.outcome import Stream
 from node_agent.core.slots import noted_slot
 from node_agent.core.uploads import Uploads
 from node_agent.origins import noted_origin
+from tests.simulation.left import Bringing
 from tests.simulation.network import Call
 from tests.simulation.world import Broken, World
 
@@ -72,6 +74,8 @@ class Agent:
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox(machine.disk.highest_term)
         self._uploads = Uploads()
+        self._bringing = Bringing(self)
+        self._given_up: set[RankKey] = set()
         self._refused_samples: dict[RankKey, tuple[str, ...]] = {}
         self._heartbeats: Call | None = None
         self._output: Call | None = None
@@ -85,6 +89,7 @@ class Agent:
     def _begin(self) -> None:
         if self.is_alive:
             self._perform(self.duties.adopt(self.machine.settle()))
+            self._bringing.adopt({entry.key for entry in self.duties.inventory})
             self._dial()
 
     def die(self) -> None:
@@ -270,23 +275,26 @@ class Agent:
                         self.world.checks.prepared(report.key)
                     sequence = self._outbox.keep(report, self.machine.boottime_us())
                     self._send(sequence, self._body(report))
+                    if isinstance(report, Refused):
+                        self._never_ran(report.key)
                 case CarriedOut(receipt=receipt):
                     self._inbox.carried_out(receipt)
                 case Follow(view=view, is_new=is_new):
                     self._uploads.see(view, is_new=is_new)
                     self._pump()
-                case GiveUpFiles():
-                    raise AssertionError("no job of the simulation has files")
+                case GiveUpFiles(key=key):
+                    self._given_up.add(key)
                 case CheckNode(command=command, is_prepare=is_prepare):
                     self._after(self._check_seconds(), self._checked, command, is_prepare)
                 case Hold(held=held):
-                    span_us = BACKLOG_US_MAX if isinstance(held, InBacklog) else PREPARED_US_MAX
+                    span_us = PREPARED_WITH_FILES_US_MAX if held.launch.has_files else PREPARED_US_MAX
+                    span_us = BACKLOG_US_MAX if isinstance(held, InBacklog) else span_us
                     self._after(span_us / 1e6, self._held_too_long, held)
                 case BeginNext(launch=launch, sent_us=sent_us):
                     self.world.met.add("a rank of a backlog that is begun")
                     to_do.extend(self.duties.next_begun(launch.key, self._refusal_of(launch, sent_us)))
-                case LetGo():
-                    pass
+                case LetGo(key=key):
+                    self._never_ran(key)
                 case SpawnAttempt():
                     self._spawn(action)
                 case StopProcess(key=key, cause=cause, grace_us=grace_us):
@@ -295,7 +303,7 @@ class Agent:
                     self._ask(key, lambda keeper: None)
                 case ForgetAttempt(key=key):
                     self._uploads.forget(key)
-                    self._ask(key, lambda keeper, k=key: self.machine.forget(k))
+                    self._bringing.bring(key, partial(self._ask, key, lambda keeper, k=key: self.machine.forget(k)))
                 case _:
                     assert_never(action)
 
@@ -306,7 +314,18 @@ class Agent:
     def _check_seconds(self) -> float:
         return self._rng.choice((0.0, 0.0, 0.0, 0.002, 0.3))
 
+    def _never_ran(self, key: RankKey) -> None:
+        """Drop what a rank was to leave, if it is over without having been launched."""
+        if isinstance(self.duties.inventory[key], Refused | None):
+            self._bringing.never_ran(key)
+
     def _checked(self, command: LaunchAttempt, is_prepare: bool) -> None:
+        if command.results:
+            self._bringing.expect(command.key)
+        if command.key in self._given_up:
+            self._given_up.discard(command.key)
+            self._perform(self.duties.given_up(command.key))
+            return
         objection = self.machine.objection(command.key, command.process.argv) if is_prepare else None
         found = objection or self._misfit(command)
         if isinstance(found, Misfit):
@@ -355,6 +374,7 @@ class Agent:
             self._perform(self.duties.spawned(key, answer, was_known=False))
         else:
             self._perform(self.duties.spawned(key, answer, was_known=was_known))
+        self._never_ran(key)
 
     def _ask(self, key: RankKey, request: Any) -> None:
         def ask(keeper: Keeper) -> None:

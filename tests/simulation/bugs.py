@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from node_agent.core import adoption, attempt, duties
+from node_agent.core import adoption, attempt, duties, leavings
 from node_agent.core.adoption import LaunchDecision
 from node_agent.core.outcome import AttemptEnd
 from scheduler import clock, engine, links, output_hub
+from scheduler.api.fleet import results
 from scheduler.core import attempts, deadlines, gangs, gaps, jobs, nodes, warnings
 from scheduler.core.decision import Decision
 from scheduler.core.found import Found
@@ -212,6 +213,25 @@ def numbers_go_on_where_the_copy_ends(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(gaps, "_raised", lambda *of: [])
 
 
+def a_refusal_permits_deletion(plant: pytest.MonkeyPatch) -> None:
+    """A node deletes what a rank left as soon as the scheduler has said anything about it."""
+    plant.setattr(leavings.Answer, "permits_deletion", True)
+
+
+def results_are_answered_before_they_are_on_record(plant: pytest.MonkeyPatch) -> None:
+    """A node deletes what a rank left while the scheduler may still forget that it is stored."""
+
+    async def say_nothing(*of: Any) -> None:
+        pass
+
+    plant.setattr(results, "_tell", say_nothing)
+
+
+def an_end_does_not_carry_its_start(plant: pytest.MonkeyPatch) -> None:
+    """A job whose start was lost with its agent succeeds and never ran."""
+    plant.setattr(attempts, "start_by_end", lambda at, job, key, started_ago: (job, ()))
+
+
 BUGS: dict[Plant, int] = {
     the_fence_is_ignored: 62,
     nobody_waits_for_the_fence: 0,
@@ -235,5 +255,8 @@ BUGS: dict[Plant, int] = {
     what_was_counted_is_counted_again: 0,
     what_nodes_tell_of_lost_history_is_passed_over: 5,
     numbers_go_on_where_the_copy_ends: 5,
+    a_refusal_permits_deletion: 0,
+    results_are_answered_before_they_are_on_record: 0,
+    an_end_does_not_carry_its_start: 0,
 }
 """Each with the seed from which on it is looked for: the first that met it when this was written, which saves time."""

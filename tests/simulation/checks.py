@@ -25,7 +25,9 @@ from scheduler.state.records import (
     AttemptVoided,
     JobFinished,
     JobWarned,
+    ResultsSettled,
 )
+from scheduler.state.results import ResultsOutcome
 from scheduler.state.sessions.commands import SessionCommand
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.state.specs import Outcome
@@ -38,6 +40,7 @@ from tests.simulation.world import Broken, World
 
 if TYPE_CHECKING:
     from tests.simulation.disks import SimulatedOutputs, SimulatedStore
+    from tests.simulation.left import SimulatedPlace
     from tests.simulation.machine import Machine, Process
     from tests.simulation.scheduler import SchedulerProcess
 
@@ -57,12 +60,18 @@ class Checks:
     """The eye of the simulation."""
 
     def __init__(
-        self, world: World, store: SimulatedStore, outputs: SimulatedOutputs, machines: Mapping[str, Machine]
+        self,
+        world: World,
+        store: SimulatedStore,
+        outputs: SimulatedOutputs,
+        machines: Mapping[str, Machine],
+        place: SimulatedPlace,
     ) -> None:
         self._world = world
         self._store = store
         self._outputs = outputs
         self._machines = machines
+        self._place = place
         self.processes: dict[RankKey, Process] = {}
         self._by_job: dict[int, list[Process]] = {}
         self._prepared: set[RankKey] = set()
@@ -70,6 +79,8 @@ class Checks:
         self._given_up_at_once: dict[JobId, Attempt] = {}
         self._warned: set[tuple[JobId, int, WarningKind, str]] = set()
         self._lost = LostHistory(store)
+        self._settled: set[RankKey] = set()
+        """Ranks of which a record said what became of what they left."""
 
     # --- processes
 
@@ -102,6 +113,11 @@ class Checks:
             raise Broken(f"{key} does not fit on the {machine.info.cpus} CPUs of {machine.name}", key.job)
         self.processes[key] = process
         self._by_job.setdefault(key.job, []).append(process)
+
+    def left_is_deleted(self, key: RankKey) -> None:
+        """Nothing that a rank left is deleted without a record that permits it."""
+        if key in self.processes and key not in self._settled:
+            raise Broken(f"what {key} left is deleted, and no record permits that", key.job)
 
     def prepared(self, key: RankKey) -> None:
         """A node says that it holds a rank ready."""
@@ -142,6 +158,11 @@ class Checks:
                         self._given_up_at_once[job] = self._placed[job]
                         self._attempt_ended(job, last, for_good=True)
                         self._is_true(job, finished, last)
+                case ResultsSettled(key=key, outcome=outcome):
+                    self._settled.add(key)
+                    self._world.met.add(f"results {outcome.value}")
+                    if outcome is ResultsOutcome.STORED and key not in self._place.notes:
+                        raise Broken(f"what {key} left is called stored, and is not", key.job)
                 case JobWarned(job=job, warning=warning):
                     self._is_warned_in_time(state, job, warning)
                 case AttemptVoided(job=job, number=number):
@@ -203,7 +224,11 @@ class Checks:
                 raise Broken(f"{user} has {jobs[user]} of {limits.user_jobs_max} jobs at once")
 
     def _attempt_ended(self, job: JobId, ended: EndedAttempt, *, for_good: bool) -> None:
-        """What is replaced is dead, by whatever way that came to be known; a fence has held."""
+        """What is replaced is dead, by whatever way that came to be known; a fence has held. What ran has a start."""
+        for key, rank in zip(ended.keys(job), ended.ranks, strict=True):
+            is_told = rank.exit is not None and rank.exit.exit is not None
+            if is_told and key in self.processes and rank.started_at is None:
+                raise Broken(f"{key} has ended by {ended.reason}, ran, and has no start", job)
         for process in self._by_job.get(job, ()):
             if attempt_of(process.key) != (ended.number, ended.lineage):
                 continue
@@ -312,6 +337,7 @@ class Checks:
         durable, live = scheduler.state.durable, scheduler.state.live
         yield from (f"job {job.id} has not ended: {job.state}" for job in durable.jobs.values())
         yield from (f"{name} still holds {hold}" for name, hold in durable.holds.items())
+        yield from (f"what {due.job}/{due.attempt} left is awaited" for due in durable.results_due.values())
         yield from (f"{name} is still cleaning {node.lingering}" for name, node in live.nodes.items() if node.lingering)
         for machine in self._machines.values():
             alive = (each for each in machine.processes.values() if each.is_alive)
@@ -321,6 +347,7 @@ class Checks:
                 if node is None or node.is_lost or heard is None or not heard.is_connected:
                     yield f"{machine.name} is there and not heard"
                 yield from (f"{machine.name} still keeps {key}" for key in machine.disk.records)
+                yield from (f"{machine.name} still has what {key} left" for key in machine.disk.left)
                 if machine.agent is not None:
                     known = machine.agent.duties.inventory
                     yield from (f"{machine.name} still knows {entry.key}" for entry in known)
@@ -352,6 +379,9 @@ class Checks:
         last = (job.past[-1].number, job.past[-1].lineage)
         runs = [process for process in self._by_job.get(job.id, ()) if attempt_of(process.key) == last]
         succeeded = [process for process in runs if process.status == ExitCode(code=0)]
+        unsettled = [process.key for process in runs if job.spec.results and process.key not in self._settled]
+        if unsettled:
+            raise Broken(f"job {job.id} succeeded and nothing says what became of what {unsettled[0]} left", job.id)
         if not runs or len(succeeded) < max(len(runs), job.spec.resources.node_count):
             raise Broken(f"job {job.id} succeeded and {[str(process.key) for process in runs]} did not", job.id)
 

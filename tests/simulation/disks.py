@@ -169,6 +169,11 @@ class OpenStore:
     def finished_job(self, job: JobId) -> Job | None:
         return self._disk.finished.get(job)
 
+    def array_with(self, item: JobId) -> Job | None:
+        """The array that has ended and had this item."""
+        arrays = (job for job in self._disk.finished.values() if job.items is not None)
+        return next((job for job in arrays if job.items and job.id < item <= job.id + job.items.indices.count), None)
+
     def finished_jobs(self, query: FinishedQuery) -> list[Job]:
         """The newest first; of a query the scheduler's start names only how many."""
 
@@ -296,7 +301,7 @@ class NodeDisk:
     """A node's state folder: the agent's identity, the attempts' records, the spool, the tombstones.
 
     `store_id` and `store_position` are what the node was told of the scheduler's store. What is `unwanted` was deleted
-    though nobody has it.
+    though nobody has it. `left` is what ranks leave, noted in which boot; it is there after a power cut, too.
     """
 
     agent_id: str
@@ -308,6 +313,7 @@ class NodeDisk:
     spool: dict[tuple[RankKey, Stream], Spooled] = field(default_factory=dict)
     tombstones: dict[RankKey, AttemptRecord] = field(default_factory=dict)
     unwanted: set[tuple[RankKey, Stream]] = field(default_factory=set)
+    left: dict[RankKey, int] = field(default_factory=dict)
 
     def of(self, key: RankKey, stream: Stream) -> Spooled:
         return self.spool.setdefault((key, stream), Spooled())

@@ -435,7 +435,7 @@ class Machine:
             phase=phase,
             keeper_id=record.keeper_id,
             directory=str(record.key),
-            started_us=record.started_us,
+            started_us=record.started_us if record.boot == self.boot else 0,
             stop_cause=record.end.stop_cause if record.end is not None else None,
             output_starts=self.disk.starts(record.key),
             output_ends=record.end.output_ends if record.end is not None else Offsets(),

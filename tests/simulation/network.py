@@ -77,6 +77,10 @@ class Call:
     def send(self, message: Any) -> None:
         self.up.send(message)
 
+    def done_writing(self) -> None:
+        """The agent has no more to say, and listens."""
+        self.up.send(END)
+
     def _at_agent(self, message: Any) -> None:
         if self._agent_has_left:
             return

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from scheduler.core.story import sentence
 from tests.simulation.disks import SimulatedOutputs, SimulatedStore
+from tests.simulation.left import SimulatedPlace
 from tests.simulation.loop import SimulatedLoop, StandStill
 from tests.simulation.network import Network
 from tests.simulation.scheduler import SchedulerProcess
@@ -28,6 +29,7 @@ class Run(Generic[W]):
         self.world.network = Network(self.world)
         self.store = SimulatedStore(self.world)
         self.outputs = SimulatedOutputs(self.world)
+        self.place = SimulatedPlace(self.world)
 
     def _play(self) -> Broken | None:
         """Let everything happen that was planned; answers the rule that was broken, if any.
@@ -53,7 +55,7 @@ class Run(Generic[W]):
 
     def _start_scheduler(self) -> None:
         if self.world.scheduler is None:
-            self.world.scheduler = SchedulerProcess(self.world, self.store, self.outputs)
+            self.world.scheduler = SchedulerProcess(self.world, self.store, self.outputs, self.place)
             self._started(self.world.scheduler)
 
     def _started(self, process: SchedulerProcess) -> None:

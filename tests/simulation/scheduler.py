@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from inspect import isasyncgen
 from typing import Any
 
 from gpufleet.v1 import node_agent_pb2
 
+from gpufleet.errors import GpufleetError
 from gpufleet.telemetry.spans import OFF
 from scheduler.api.fleet.agents import AgentService
 from scheduler.api.inside.tunnels import Tunnels
@@ -41,6 +43,7 @@ from scheduler.store.errors import StoreUnavailable
 from scheduler.store_position import StorePositions
 from tests.simulation.accounts import Accounts
 from tests.simulation.disks import STORE_ID, OpenStore, SimulatedOutputs, SimulatedStore
+from tests.simulation.left import OpenPlace, SimulatedPlace
 from tests.simulation.network import Call
 from tests.simulation.world import Broken, World
 
@@ -117,7 +120,7 @@ def clock_of(world: World, newest: Instant) -> SlewedClock:
 class SchedulerProcess:
     """One start of the scheduler."""
 
-    def __init__(self, world: World, disk: SimulatedStore, outputs: SimulatedOutputs) -> None:
+    def __init__(self, world: World, disk: SimulatedStore, outputs: SimulatedOutputs, place: SimulatedPlace) -> None:
         self.world = world
         self.outputs = outputs
         self.is_alive = True
@@ -150,6 +153,7 @@ class SchedulerProcess:
             Channels(self.links),
             Tunnels(self.links),
             world.worker_secrets.nodes,
+            _blobs=OpenPlace(place, self),  # type: ignore[arg-type]
             _origins=world.worker_secrets.origins,
             _positions=StorePositions(
                 world.worker_secrets.positions,
@@ -282,9 +286,15 @@ class SchedulerProcess:
                 return
             _caller.set(Caller(user=UserName("alice"), role=Role.ADMIN, token=TokenId("t"), job=job))
             servicer = self.sessions if hasattr(self.sessions, method) else self.service
+            served = getattr(servicer, method)(call, Context(call))
             try:
-                await getattr(servicer, method)(call, Context(call))
-            except Aborted:
+                if isasyncgen(served):
+                    async for answer in served:
+                        if self.is_alive:
+                            call.down.send(answer)
+                else:
+                    await served
+            except (Aborted, GpufleetError):
                 pass
             finally:
                 self._calls.pop(call, None)

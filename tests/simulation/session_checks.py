@@ -28,6 +28,7 @@ from scheduler.state.state import State
 from scheduler.state.units import MILLISECOND, SECOND, Instant, Span
 from tests.simulation.checks import Checks
 from tests.simulation.disks import SimulatedOutputs, SimulatedStore
+from tests.simulation.left import SimulatedPlace
 from tests.simulation.session_world import SessionWorld
 from tests.simulation.world import Broken
 
@@ -58,9 +59,14 @@ class SessionChecks(Checks):
     """The eye of the sessions' simulation."""
 
     def __init__(
-        self, world: SessionWorld, store: SimulatedStore, outputs: SimulatedOutputs, machines: Mapping[str, Machine]
+        self,
+        world: SessionWorld,
+        store: SimulatedStore,
+        outputs: SimulatedOutputs,
+        machines: Mapping[str, Machine],
+        place: SimulatedPlace,
     ) -> None:
-        super().__init__(world, store, outputs, machines)
+        super().__init__(world, store, outputs, machines, place)
         self._sessions_world = world
         self.alive: dict[SessionId, ModelName] = {}
         """Every session that is stored and has not ended."""

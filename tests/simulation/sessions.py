@@ -109,7 +109,7 @@ class SessionsSimulation(Run[SessionWorld]):
         self.by_hand = self.models[: crowd.models - crowd.served]
         served = self.models[len(self.by_hand) :]
         self.fleet = ServedFleet(self.world, served, crowd.nodes, max(1, crowd.workers // 2))
-        self.checks = SessionChecks(self.world, self.store, self.outputs, self.fleet.machines)
+        self.checks = SessionChecks(self.world, self.store, self.outputs, self.fleet.machines, self.place)
         self.world.checks = self.checks
         self.users = Users(self.world, crowd.jobs, SUBMIT_SECONDS)
         self.gateways: list[Gateway] = []

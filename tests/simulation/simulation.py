@@ -58,7 +58,7 @@ class Simulation(Run[World]):
         super().__init__(seed, World, is_traced=is_traced)
         self._rng, self._owners = self.world.rng("fleet"), self.world.rng("owners")
         self.machines = {machine.name: machine for machine in self._fleet()}
-        self.world.checks = Checks(self.world, self.store, self.outputs, self.machines)
+        self.world.checks = Checks(self.world, self.store, self.outputs, self.machines, self.place)
         self.users = Users(self.world, JOBS, SUBMIT_SECONDS)
         self.troubles = Troubles(self.world, self.machines, self.users, TROUBLE_SECONDS)
         self.restores = Restores(self.world, self.store, self.machines, self.users, self.troubles, TROUBLE_SECONDS)

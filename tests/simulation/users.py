@@ -87,6 +87,9 @@ class Users:
         self._world = world
         self._rng, self._modes = world.rng("users"), world.rng("gpu modes")
         self._rng_of_losses = world.rng("users whose jobs are lost")
+        self._rng_of_results = world.rng("users who download")
+        self._downloads = self._rng_of_results.choice((0.0, 0.5))
+        """How often a job is to leave something: in one run of two."""
         self._histories = 1
         """A store that is put back begins another one."""
         self._numbers: dict[int, Submission] = {}
@@ -168,6 +171,7 @@ class Users:
             plan = replace(plan, code=NEEDS_GPU_EXIT_CODE)
         spec = JobSpec(
             gpu_choice=choice,
+            results=("*",) if self._rng_of_results.random() < self._downloads else (),
             argv=plan.argv(),
             name="train",
             cwd="/",

@@ -720,6 +720,7 @@ class AttemptExited(_message.Message):
     MEMORY_BYTES_MAX_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     IS_BLAMELESS_FIELD_NUMBER: _builtins.int
+    STARTED_AGO_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Stable UPPER_SNAKE reason: EXITED, COMMAND_NOT_FOUND, OUT_OF_MEMORY, EXIT_UNKNOWN …"""
     message: _builtins.str
@@ -755,6 +756,13 @@ class AttemptExited(_message.Message):
     def usage(self) -> Global___AttemptUsage:
         """What it used; absent when nothing was read of it."""
 
+    @_builtins.property
+    def started_ago(self) -> _duration_pb2.Duration:
+        """How long ago its command started, as the node's own clock counts: its AttemptStarted may never have arrived. Of an
+        attempt from before a reboot the time since that reboot, which is the least that it can be. Absent where its command
+        never ran.
+        """
+
     def __init__(
         self,
         *,
@@ -769,10 +777,11 @@ class AttemptExited(_message.Message):
         memory_bytes_max: _builtins.int = ...,
         usage: Global___AttemptUsage | None = ...,
         is_blameless: _builtins.bool = ...,
+        started_ago: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "key", b"key", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "key", b"key", "started_ago", b"started_ago", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "exit", b"exit", "is_blameless", b"is_blameless", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "stop_cause", b"stop_cause", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "exit", b"exit", "is_blameless", b"is_blameless", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "started_ago", b"started_ago", "stop_cause", b"stop_cause", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2810,6 +2819,7 @@ class StoreResultsRequest(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    GIVES_UP_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name; in the first message."""
     incarnation: _builtins.int
@@ -2822,6 +2832,10 @@ class StoreResultsRequest(_message.Message):
     """Offset of the piece's first byte in its chunk."""
     data: _builtins.bytes
     """Bytes of it, 1 MiB at most."""
+    gives_up: _builtins.str
+    """Why the node keeps the files no longer although they could not be stored; in the first message, which is the only one
+    then. The scheduler records that they are lost, and answers is_lost. Empty: they are to be stored.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """The rank; in the first message."""
@@ -2841,10 +2855,11 @@ class StoreResultsRequest(_message.Message):
         digest: _builtins.str = ...,
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        gives_up: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "incarnation", b"incarnation", "key", b"key", "manifest", b"manifest", "node", b"node", "offset", b"offset", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "gives_up", b"gives_up", "incarnation", b"incarnation", "key", b"key", "manifest", b"manifest", "node", b"node", "offset", b"offset", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2859,8 +2874,14 @@ class StoreResultsResponse(_message.Message):
     MISSING_DIGESTS_FIELD_NUMBER: _builtins.int
     STORED_BYTES_FIELD_NUMBER: _builtins.int
     IS_STORED_FIELD_NUMBER: _builtins.int
+    IS_UNWANTED_FIELD_NUMBER: _builtins.int
+    IS_LOST_FIELD_NUMBER: _builtins.int
     is_stored: _builtins.bool
     """Whether all of it is stored: the folder may be removed."""
+    is_unwanted: _builtins.bool
+    """Whether nothing of it is wanted, which is on record: the folder may be removed."""
+    is_lost: _builtins.bool
+    """Whether it is on record that it is lost, as the node gave it up: the folder may be removed."""
     @_builtins.property
     def missing_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """SHA-256 of each chunk that is to be sent, in lower-case hexadecimal; in the first message."""
@@ -2875,10 +2896,12 @@ class StoreResultsResponse(_message.Message):
         missing_digests: _abc.Iterable[_builtins.str] | None = ...,
         stored_bytes: _abc.Iterable[_builtins.int] | None = ...,
         is_stored: _builtins.bool = ...,
+        is_unwanted: _builtins.bool = ...,
+        is_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_stored", b"is_stored", "missing_digests", b"missing_digests", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_lost", b"is_lost", "is_stored", b"is_stored", "is_unwanted", b"is_unwanted", "missing_digests", b"missing_digests", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

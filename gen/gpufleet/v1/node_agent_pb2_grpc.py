@@ -154,7 +154,9 @@ class NodeAgentServicer:
 
     def StoreResults(self, request_iterator, context):
         """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
-        again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
+        again from where it stood. The node deletes them only after an answer with is_stored, is_unwanted or is_lost; an
+        error never permits it. Errors: CONFLICT when the end of the rank is not stored yet, PERMISSION_DENIED when no such
+        rank ran on the node, and those of UploadBlob.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

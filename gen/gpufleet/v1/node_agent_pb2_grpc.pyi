@@ -63,7 +63,9 @@ class NodeAgentStub:
     """
     StoreResults: _grpc.StreamStreamMultiCallable[_node_agent_pb2.StoreResultsRequest, _node_agent_pb2.StoreResultsResponse]
     """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
-    again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
+    again from where it stood. The node deletes them only after an answer with is_stored, is_unwanted or is_lost; an
+    error never permits it. Errors: CONFLICT when the end of the rank is not stored yet, PERMISSION_DENIED when no such
+    rank ran on the node, and those of UploadBlob.
     """
 
 @_typing.type_check_only
@@ -101,7 +103,9 @@ class NodeAgentAsyncStub(NodeAgentStub):
     """
     StoreResults: _aio.StreamStreamMultiCallable[_node_agent_pb2.StoreResultsRequest, _node_agent_pb2.StoreResultsResponse]  # type: ignore[assignment]
     """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
-    again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
+    again from where it stood. The node deletes them only after an answer with is_stored, is_unwanted or is_lost; an
+    error never permits it. Errors: CONFLICT when the end of the rank is not stored yet, PERMISSION_DENIED when no such
+    rank ran on the node, and those of UploadBlob.
     """
 
 class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
@@ -190,7 +194,9 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.StoreResultsResponse], _abc.AsyncIterator[_node_agent_pb2.StoreResultsResponse]]:
         """StoreResults brings the files that a rank left, after its end and before its folder is removed. What was cut is sent
-        again from where it stood. Errors: PERMISSION_DENIED when no such rank ran on the node, and those of UploadBlob.
+        again from where it stood. The node deletes them only after an answer with is_stored, is_unwanted or is_lost; an
+        error never permits it. Errors: CONFLICT when the end of the rank is not stored yet, PERMISSION_DENIED when no such
+        rank ran on the node, and those of UploadBlob.
         """
 
 def add_NodeAgentServicer_to_server(servicer: NodeAgentServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -46,6 +46,7 @@ from ...wire.validate_reports import (
     port_of,
     rank_exit,
     reported_state,
+    started_ago,
     stream_of,
 )
 from ..answers import Calls, reply_of
@@ -264,12 +265,12 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
 
     def _as_stored(self, key: RankKey, what: events.ReportedExited) -> events.ReportedExited:
         """An end of which nothing more can come than what is stored: its node has nothing of it any more."""
-        exit_ = what.exit
+        exit_ = replace(what.exit, is_forgotten=True)
         stored = (min(end.end_offset, self._outputs.store.synced(key, end.stream)) for end in exit_.output_ends)
         ends = tuple(replace(end, end_offset=offset) for end, offset in zip(exit_.output_ends, stored, strict=True))
-        if ends == exit_.output_ends:
-            return what
-        return replace(what, exit=replace(exit_, output_ends=ends, output_is_complete=False))
+        if ends != exit_.output_ends:
+            exit_ = replace(exit_, output_ends=ends, output_is_complete=False)
+        return replace(what, exit=exit_)
 
     def _has_told(self, node: NodeName) -> asyncio.Event:
         """Set once an inventory of a node was taken in, and all that follows from it is durable."""
@@ -310,7 +311,8 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 key = rank_key(request.attempt_exited.key)
                 exit_ = rank_exit(request.attempt_exited)
                 self._keep_course(node, key, request.attempt_exited)
-                report(events.RankExited(at=now, node=node, key=key, exit=exit_))
+                ago = started_ago(request.attempt_exited)
+                report(events.RankExited(at=now, node=node, key=key, exit=exit_, started_ago=ago))
                 if self._is_on(node, key):
                     self._outputs.await_end(key, exit_.output_ends)
             case "launch_refused":

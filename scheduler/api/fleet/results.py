@@ -17,9 +17,9 @@ from ...blobs.results import Stored, missing_words
 from ...blobs.store import BlobStore
 from ...engine import Engine
 from ...state.events import ResultsReported
-from ...state.ids import RankKey, UserName
-from ...state.jobs import Job
-from ...state.results import ResultsOutcome
+from ...state.ids import NodeName, RankKey, UserName
+from ...state.jobs import ATTEMPTS_KEPT
+from ...state.results import Claim, ResultsOutcome, claim_of
 from ...wire.convert import rank_key
 from ...wire.validate import node_name
 from ..answers import reply_of
@@ -28,23 +28,46 @@ from ..jobs.arrays import find_job
 PIECE_WAIT_SECONDS = 60.0
 TROUBLES_MAX = 10_000
 """Ranks of which it is kept in mind why what they left could not be taken."""
-OWN_STEP = "Nothing: a node brings what its own attempts left, once, when they have ended."
+GIVEN_UP_CHARS_MAX = 300
+"""Of why a node keeps what a rank left no longer."""
+OWN_STEP = "Nothing: the node keeps it, and brings it again; see which jobs this scheduler knows with: gpuctl history"
+NOT_YET_STEP = "Nothing: the node keeps it, and brings it again."
 MANIFEST_STEP = "Nothing: the agent is not of this version, or something speaks in its place."
 
 
 async def store_results(
     engine: Engine, blobs: BlobStore, first: pb.StoreResultsRequest, rest: AsyncIterator[pb.StoreResultsRequest]
 ) -> AsyncGenerator[pb.StoreResultsResponse, None]:
-    """Say what is missing, store it as it comes, and say whether it is all. Errors: those of UploadBlob."""
-    key = rank_key(first.key)
-    job = await _job_of(engine, first, key)
+    """Say what is missing, store it as it comes, and say whether it is all.
+
+    What permits the node to delete it is answered behind its record; no error permits that. Errors: CONFLICT where the
+    end of the rank is not stored yet, PERMISSION_DENIED where no such rank is known there, and those of UploadBlob.
+    """
+    key, node = rank_key(first.key), _registered(engine, first)
+    job, due = await find_job(engine, key.job), engine.view.durable.results_due.get((key.job, key.attempt))
+    claim, is_awaited = claim_of(job, due, node, key), due is not None and due.awaits(key)
+    if claim is Claim.PASSED:
+        await _settle(engine, key, ResultsOutcome.NOT_WANTED, f"{ATTEMPTS_KEPT} newer attempts have ended since")
+        yield pb.StoreResultsResponse(is_unwanted=True)
+        return
+    if first.gives_up and not is_awaited and claim in (Claim.UNKNOWN, Claim.FOREIGN):
+        if claim is Claim.UNKNOWN:  # of another node's rank a record says already what became of it
+            await _give_up(engine, key, node, first.gives_up)
+        yield pb.StoreResultsResponse(is_lost=True)
+        return
+    if job is None or claim is not Claim.ENDED:
+        raise _refused(node, key, claim)
     folder, problems = _checked(first)
     sizes = {each.digest: each.size_bytes for each in folder.chunks}
     with _noted(blobs, key):
-        known = await blobs.on_thread(blobs.results.of, key)
+        known = await _known(blobs, key, is_given_up=bool(first.gives_up))
         if known is not None:
             await _tell(engine, blobs, key, known)
             yield pb.StoreResultsResponse(is_stored=True)
+            return
+        if first.gives_up:
+            await _give_up(engine, key, node, first.gives_up)
+            yield pb.StoreResultsResponse(is_lost=True)
             return
         if folder.content_bytes > (most := blobs.folder_bytes_max):
             why = f"what the job left has {folder.content_bytes:,} bytes; at most {most:,} are stored"
@@ -72,19 +95,31 @@ async def store_results(
     yield pb.StoreResultsResponse(is_stored=is_whole)
 
 
-async def _job_of(engine: Engine, first: pb.StoreResultsRequest, key: RankKey) -> Job:
-    """The job of a rank that has run on this node. Errors: PERMISSION_DENIED."""
+def _registered(engine: Engine, first: pb.StoreResultsRequest) -> NodeName:
+    """The node that speaks, as its agent registered it. Errors: PERMISSION_DENIED."""
     name = node_name(first.node)
-    node, job = engine.view.durable.nodes.get(name), await find_job(engine, key.job)
-    is_current = node is not None and node.incarnation == first.incarnation
-    attempts = () if job is None or not job.spec.results else job.past
-    if not is_current or not any(
-        key in each.keys(key.job) and each.ranks[key.rank].placement.node == name for each in attempts
-    ):
-        why = f"no attempt that has run on node {name} and is to leave files is called {key}"
-        raise GpufleetError(Reason.PERMISSION_DENIED, why, next_step=OWN_STEP)
-    assert job is not None
-    return job
+    node = engine.view.durable.nodes.get(name)
+    if node is None or node.incarnation != first.incarnation:
+        why = f"node {name} is not registered by this start of its agent"
+        raise GpufleetError(Reason.PERMISSION_DENIED, why, next_step=NOT_YET_STEP)
+    return name
+
+
+async def _known(blobs: BlobStore, key: RankKey, *, is_given_up: bool) -> Stored | None:
+    """What is stored of a rank; of one that is given up nothing, as far as is known while the place is away."""
+    try:
+        return await blobs.on_thread(blobs.results.of, key)
+    except GpufleetError as problem:
+        if problem.reason is not Reason.STORE_UNAVAILABLE or not is_given_up:
+            raise
+        return None
+
+
+def _refused(node: NodeName, key: RankKey, claim: Claim) -> GpufleetError:
+    if claim is Claim.RUNS:
+        return GpufleetError(Reason.CONFLICT, f"the end of attempt {key} is not stored yet", next_step=NOT_YET_STEP)
+    why = f"no attempt that has run on node {node} and is to leave files is called {key}"
+    return GpufleetError(Reason.PERMISSION_DENIED, why, next_step=OWN_STEP)
 
 
 def _checked(first: pb.StoreResultsRequest) -> tuple[Folder, tuple[str, ...]]:
@@ -125,6 +160,15 @@ def _noted(blobs: BlobStore, key: RankKey) -> Iterator[None]:
             del troubles[next(iter(troubles))]
         raise
     blobs.results.trouble.pop(key, None)
+
+
+async def _give_up(engine: Engine, key: RankKey, node: NodeName, why: str) -> None:
+    """Have it in the job's story that what a rank left is lost, before its node is permitted to delete it."""
+    await _settle(engine, key, ResultsOutcome.LOST, f"node {node} gave it up: {why[:GIVEN_UP_CHARS_MAX]}")
+
+
+async def _settle(engine: Engine, key: RankKey, outcome: ResultsOutcome, message: str) -> None:
+    await reply_of(engine.request(ResultsReported(at=engine.now(), key=key, outcome=outcome, message=message)))
 
 
 async def _tell(engine: Engine, blobs: BlobStore, key: RankKey, stored: Stored) -> None:

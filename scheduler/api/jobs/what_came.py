@@ -1,4 +1,4 @@
-"""What became of what a job was to leave: of each rank of the newest attempt of which anything is known."""
+"""What became of what a job was to leave: of each rank of the newest attempt that left anything."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -37,11 +37,19 @@ class RankLeft:
     state: files_pb2.ResultsState.ValueType
     message: str = ""
 
+    @property
+    def has_something(self) -> bool:
+        """Whether it left anything, as far as is known: what is still to come counts."""
+        if self.stored is None:
+            return self.state == files_pb2.RESULTS_STATE_COMING
+        return not self.stored.is_nothing
+
 
 async def left_by_ranks(engine: Engine, blobs: BlobStore, job: Job, *, asks_again: bool = True) -> list[RankLeft]:
-    """By rank, of the newest attempt of which anything is stored or still to come; else of the newest that ran.
+    """By rank, of the newest attempt that left anything, stored or still to come; else of the newest that ran.
 
-    Empty where nothing was to be left, or no attempt that ran has ended. A place of files that is away hides nothing
+    What has ended without its start counts by what it left, as nobody else says that it ran. Empty where nothing was to
+    be left, or no attempt that ran has ended. A place of files that is away hides nothing
     that is still to come; for the rest it is an error, STORE_UNAVAILABLE. One that was away just now is asked once more
     only if `asks_again`.
     """
@@ -50,16 +58,17 @@ async def left_by_ranks(engine: Engine, blobs: BlobStore, job: Job, *, asks_agai
         return newest
     settled: dict[RankKey, ResultsSettled] | None = None
     for attempt in reversed(job.past):
-        if not any(rank.started_at is not None for rank in attempt.ranks):
-            continue
         due = engine.view.durable.results_due.get((job.id, attempt.number))
         keys = attempt.keys(job.id)
         awaited = frozenset(key for key in keys if due is not None and due.awaits(key))
         stored = await blobs.on_thread(_stored, blobs, keys, awaited, asks_again)
+        has_run = any(rank.started_at is not None for rank in attempt.ranks)
+        if not has_run and not awaited and not any(stored.values()):
+            continue
         if settled is None and not all(stored.values()):
             settled = await _settled(engine, job)
         found = [_left(engine.view.durable, blobs, key, each, settled or {}) for key, each in stored.items()]
-        if any(each.stored is not None or each.state == files_pb2.RESULTS_STATE_COMING for each in found):
+        if any(each.has_something for each in found):
             return found
         newest = newest or found
     return newest
@@ -125,6 +134,10 @@ def _left(
     if due is not None and due.awaits(key):
         why = _why_coming(durable, blobs, key, due.nodes[key.rank])
         return RankLeft(key, None, files_pb2.RESULTS_STATE_COMING, why)
+    if trouble := blobs.results.trouble.get(key, ""):
+        return RankLeft(key, None, files_pb2.RESULTS_STATE_COMING, f"it is sent again, as {trouble}")
+    if last is not None and last.outcome is ResultsOutcome.NOT_WANTED:
+        return RankLeft(key, None, files_pb2.RESULTS_STATE_LOST, last.message)
     if last is not None and last.outcome is not ResultsOutcome.LOST:
         return RankLeft(key, None, files_pb2.RESULTS_STATE_DROPPED, "it was older than [files] keep_results")
     why = last.message if last is not None else "its node never brought it"

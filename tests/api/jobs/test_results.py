@@ -68,6 +68,14 @@ async def test_nobody_brings_what_no_attempt_of_theirs_left_and_what_is_stored_s
         for wrong in ({"manifest": b"x"}, {"manifest": link}, {"problems": ["x"] * 101}):
             call = node.StoreResults(sent(first(**wrong)), timeout=DEADLINE_SECONDS)
             assert await why(call) is Reason.INVALID_ARGUMENT, wrong
+        unknown = pb.AttemptKey(job_id=job + 1_000, attempt=1, lineage=lineage)
+        answers: tuple[tuple[dict[str, Any], pb.StoreResultsResponse], ...] = (
+            ({"key": unknown, "gives_up": "it could not be stored for 7 d"}, pb.StoreResultsResponse(is_lost=True)),
+            ({"gives_up": "it could not be stored for 7 d"}, pb.StoreResultsResponse(is_stored=True)),
+        )
+        for given, answer in answers:
+            told = [each async for each in node.StoreResults(sent(first(**given)), timeout=DEADLINE_SECONDS)]
+            assert told == [answer], "what is stored is not lost, and what nobody knows is, once that is on record"
         again = [each async for each in node.StoreResults(sent(first()), timeout=DEADLINE_SECONDS)]
         assert [each.is_stored for each in again] == [True]
     assert [each.size_bytes for each in (await stored(admin, job)).files] == [6]
@@ -190,6 +198,16 @@ async def test_of_who_has_no_room_left_it_is_said_that_nothing_is_stored(tmp_pat
         assert told.state == files_pb2.RESULTS_STATE_INCOMPLETE
         assert "nothing is stored: root has" in told.message
         await told_in_story(admin, job, "stored in part, 0 files of 0 bytes: not among it: nothing is stored")
+
+
+async def test_the_newest_attempt_counts_that_left_anything(fleet: Fleet, admin: Client) -> None:
+    leaves = 'if [ "$GPUFLEET_ATTEMPT" = 1 ]; then echo first >r; fi; exit 3'
+    job = (await admin.run("/bin/sh", "-c", leaves, cwd="", results=["r"], retries=1)).id
+    assert [each.number for each in (await admin.job(job)).attempts] == [1, 2]
+    await told_in_story(admin, job, f"What {job}/2 left is stored: 0 files")
+    left = await stored(admin, job)
+    assert (left.attempt, [each.path for each in left.files]) == (1, ["r"])
+    assert (await results_of(admin, job)).state == files_pb2.RESULTS_STATE_STORED
 
 
 @pytest.mark.parametrize("line", ["", " ", "# all", "a\nb", "x" * 1_025, "!"])

@@ -85,6 +85,19 @@ async def test_what_an_agent_that_is_killed_had_not_brought_comes_when_it_is_bac
     assert b"".join([piece.data async for piece in pieces]) == b"ft\n"
 
 
+async def test_each_rank_of_a_gang_leaves_its_own_and_one_that_ends_first_does_not_lose_it(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    for name in ("n1", "n2"):
+        await fleet.add_node(name)
+    leaves = "mkdir -p out; echo $NODE_RANK >out/r; [ $NODE_RANK = 1 ] || sleep 1"
+    options = ("--nodes", "2", "--gpus-per-node", "1", "--download", "out/**")
+    done = await gpuctl(fleet, tmp_path, "run", *options, "--", leaves)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"rank-{rank}/out/r").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
+    assert "1 file, 2B, of rank 1 of job 1" in done.stderr
+
+
 async def test_a_copy_of_results_goes_on_when_the_scheduler_is_killed_in_the_middle(
     fleet: Fleet, admin: Client, tmp_path: Path
 ) -> None:
