@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from scheduler.state.events import SetupReported, SharedRootChecked
-from scheduler.state.ids import JobId, NodeName, RankKey
+from scheduler.state.events import DrainRequested, SetupReported, SharedRootChecked
+from scheduler.state.groups.changes import GroupSetRequested
+from scheduler.state.groups.group import GroupName
+from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.records import SetupStateChanged
+from scheduler.state.replies import GroupChanged, NodeChanged
 from tests.core.fleet import Fleet, Turn, spec
 
+ADMIN = UserName("admin")
 KEY = RankKey(JobId(1), 1, 0)
 N1, N2 = NodeName("n1"), NodeName("n2")
 ROOT = "/shared"
@@ -53,3 +57,22 @@ def test_the_setup_of_a_live_rank_is_noted_and_that_of_any_other_is_not() -> Non
     assert not reported(elsewhere).records
     assert not reported(here, RankKey(JobId(1), 2, 0)).records
     assert not reported(here, RankKey(JobId(2), 1, 0)).records
+
+
+def test_only_the_first_drain_of_a_node_says_that_it_changed_something() -> None:
+    fleet = with_nodes(N1)
+    drain = DrainRequested(at=fleet.now, by=ADMIN, node=N1, is_draining=True, reason="new disk")
+    first, again = fleet.take_up(drain), fleet.take_up(drain)
+    assert isinstance(first.reply, NodeChanged) and first.reply.changed
+    assert isinstance(again.reply, NodeChanged) and not again.reply.changed
+    assert not again.records
+
+
+def test_each_change_of_a_group_raises_its_version_by_one_and_the_same_again_does_not() -> None:
+    fleet = Fleet()
+    versions = []
+    for gpus_max in (4, 8, 8, 2):
+        turn = fleet.take_up(GroupSetRequested(at=fleet.now, by=ADMIN, name=GroupName("lab"), gpus_max=gpus_max))
+        assert isinstance(turn.reply, GroupChanged)
+        versions.append(turn.reply.group.version)
+    assert versions == [1, 2, 2, 3]

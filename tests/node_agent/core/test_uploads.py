@@ -98,6 +98,27 @@ def test_an_end_that_was_not_stored_is_sent_again_and_a_stored_one_is_not() -> N
     assert drained(uploads) == [(A, Stream.STDOUT, 9, 9, True)]
 
 
+def test_an_end_that_was_stored_is_not_sent_in_any_later_connection() -> None:
+    uploads = Uploads()
+    uploads.see(ended(A, 9), is_new=True)
+    drained(uploads)
+    uploads.synced((A, Stream.STDOUT), 9, is_end=True, is_unwanted=False)
+    uploads.connected()
+    uploads.synced((A, Stream.STDOUT), 9, is_end=False, is_unwanted=False)
+    assert drained(uploads) == []
+
+
+def test_of_a_stream_that_was_there_before_the_scheduler_is_asked_and_of_a_new_one_it_is_not() -> None:
+    uploads = Uploads()
+    uploads.connected()
+    uploads.see(running(A, 5), is_new=False)
+    uploads.see(running(B, 5), is_new=True)
+    assert set(uploads.questions()) == {(A, Stream.STDOUT), (A, Stream.STDERR)}
+    assert drained(uploads) == [(B, Stream.STDOUT, 0, 5, False)]
+    uploads.synced((A, Stream.STDOUT), 2, is_end=False, is_unwanted=False)
+    assert drained(uploads) == [(A, Stream.STDOUT, 2, 5, False)]
+
+
 def test_a_piece_that_was_read_short_goes_on_in_the_next_turn() -> None:
     uploads = Uploads()
     uploads.see(ended(A, 10), is_new=True)
