@@ -15,7 +15,7 @@ from playwright.async_api import expect
 from tests.dashboard.house import IMAGES, RUNNING, House, Visitor
 from tests.page.theatre import PHONE
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 IS_REFRESH = os.environ.get("SCREENSHOTS") == "1"
 

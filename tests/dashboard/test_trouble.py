@@ -14,7 +14,7 @@ from tests.e2e.disks import small_disk
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.stage import Stage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 JOBS, ROUNDS = 300, 4
 """So many jobs come and go in each round: a thousand messages or so."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.gateway.stage import Stage, browser
 
 WARM, SESSIONS = 100, 300
@@ -17,6 +19,7 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
+@pytest.mark.nightly
 async def test_many_sessions_leave_the_gateways_memory_flat(stage: Stage) -> None:
     worker = stage.worker("often")
     await worker.is_served()

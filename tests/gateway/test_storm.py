@@ -78,6 +78,7 @@ def open_files(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 async def test_5000_sockets_are_refused_by_code_and_who_means_well_goes_on(stage: Stage) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

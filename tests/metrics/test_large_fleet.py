@@ -15,7 +15,7 @@ from tests.e2e.processes import until
 from tests.metrics.prometheus_server import must_be_installed, scraping_with
 from tests.metrics.scraping import where
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 NODES = 200
 """`make bench ARGS="--only scrape"` has 1,000, and tells how long a scrape takes."""

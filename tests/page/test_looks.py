@@ -16,7 +16,7 @@ from tests.e2e.processes import until
 from tests.page.axe import check
 from tests.page.theatre import NARROW, PHONE, Person, Theatre
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 IMAGES = built.ROOT / "docs" / "images"
 IS_REFRESH = os.environ.get("SCREENSHOTS") == "1"

@@ -36,8 +36,11 @@ PHONE: dict[str, Any] = {
 
 @functools.cache
 def chromium() -> str | None:
-    """A Chromium that starts; None where there is none. Ubuntu's package only says that there is a snap."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
+    """A Chromium that starts; None where there is none. Ubuntu's package only says that there is a snap.
+
+    The headless shell draws the same page for half the CPU: it has no window of its own to draw.
+    """
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
         found = shutil.which(name)
         if found is None:
             continue

@@ -168,6 +168,7 @@ async def test_a_drill_with_sqlite(fleet: Fleet, tmp_path: Path) -> None:
         await other.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 async def test_a_drill_with_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
     file, url = tmp_path / "fleet.tar", postgres.url(postgres.new_database())

@@ -237,6 +237,7 @@ async def test_a_full_disk_of_the_node_has_the_job_wait_and_with_room_it_runs(
     assert (await admin.stdout(job_id)).strip() == str(2 * 8 * 2**20).encode()
 
 
+@pytest.mark.nightly
 async def test_a_disk_that_fills_while_an_environment_is_made_fails_nobody(
     disk: Disk, fleet: Fleet, admin: Client, tmp_path: Path
 ) -> None:

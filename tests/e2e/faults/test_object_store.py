@@ -21,6 +21,8 @@ from tests.e2e.processes import until
 from tests.metrics.scraping import scrape, where
 from tests.outputs.object_server import KEY, SECRET, ObjectServer
 
+pytestmark = pytest.mark.nightly
+
 BUCKET = "team-files"
 PLACE = f"s3://{BUCKET}/fleet"
 CUT_AFTER_BYTES = 12 * 2**20

@@ -136,6 +136,7 @@ async def test_what_makes_an_environment_is_followed_until_the_job_runs(shared_f
     assert followed.stdout == "three\n" and "SETUP_FAILED" in followed.stderr, followed.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("users", ["shared", pytest.param("range", marks=needs_namespaces)])
 async def test_an_agent_killed_while_it_makes_one_leaves_no_half_of_it_and_makes_it_again(
     users: str, fleet: Fleet, admin: Client, tmp_path: Path
@@ -216,6 +217,7 @@ async def test_a_setup_of_one_user_sees_and_changes_nothing_of_others(
     assert "GPUFLEET_ENVIRONMENT=/run/gpufleet/environment" in seen.stdout
 
 
+@pytest.mark.nightly
 async def test_what_was_not_used_for_longest_gives_way_and_nothing_that_a_job_has(
     fleet: Fleet, admin: Client, tmp_path: Path
 ) -> None:
