@@ -23,7 +23,7 @@ ROOM_AFTER_SECONDS = 3_600.0
 """What was refused for less is not given up for want of room: a store that was away is mostly back by then."""
 
 
-class Answer(Enum):
+class ResultsAnswer(Enum):
     """What came of sending what a rank left."""
 
     STORED = "STORED"
@@ -35,7 +35,7 @@ class Answer(Enum):
     @property
     def permits_deletion(self) -> bool:
         """Whether the scheduler has a record of what became of it."""
-        return self is not Answer.REFUSED
+        return self is not ResultsAnswer.REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedResults:
     """What a rank left and was refused: how often, since the agent knows it for so many seconds, and its size."""
 
     seconds: float = 0.0
@@ -64,13 +64,13 @@ class Refused:
 class Leavings:
     """What was refused of all ranks, in the order in which it was refused first."""
 
-    _refused: dict[RankKey, Refused] = field(default_factory=dict)
+    _refused: dict[RankKey, RefusedResults] = field(default_factory=dict)
 
-    def of(self, key: RankKey) -> Refused:
+    def of(self, key: RankKey) -> RefusedResults:
         """How often, and for how long, this rank's was refused."""
-        return self._refused.get(key, Refused())
+        return self._refused.get(key, RefusedResults())
 
-    def refused(self, key: RankKey, seconds: float, size_bytes: int) -> Refused:
+    def refused(self, key: RankKey, seconds: float, size_bytes: int) -> RefusedResults:
         """It was refused once more, `seconds` after it was sent before."""
         before = self.of(key)
         after = replace(before, seconds=before.seconds + seconds, count=before.count + 1, size_bytes=size_bytes)
@@ -80,7 +80,7 @@ class Leavings:
     def remembered(self, key: RankKey, seconds: float) -> None:
         """An earlier start of the agent was refused for so long."""
         if seconds > 0:
-            self._refused[key] = Refused(seconds=seconds)
+            self._refused[key] = RefusedResults(seconds=seconds)
 
     def settled(self, key: RankKey) -> None:
         """It may be deleted."""

@@ -31,7 +31,7 @@ from gpufleet.jobs.run_protos import key_to_proto
 from gpufleet.jobs.runs import RankKey
 from gpufleet.net.status import from_rpc_error
 
-from ..core.leavings import Answer, Bounds, Leavings
+from ..core.leavings import Bounds, Leavings, ResultsAnswer
 from .leavings import Changed, Left, bytes_of, look
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Results:
             await asyncio.sleep(refused.pause_s)
         self.settle(key)
 
-    async def _sent(self, key: RankKey, note: Note) -> tuple[Answer, int]:
+    async def _sent(self, key: RankKey, note: Note) -> tuple[ResultsAnswer, int]:
         """Look at what a rank left and send it; what came of it, and its bytes."""
         left = await self._looked_at(key, note)
         looks, pause_s, told, since = 1, RETRY_SECONDS_MIN, "", time.monotonic()
@@ -187,18 +187,18 @@ class Results:
                 _log.warning("what attempt %s left waits here, and is sent again: %s", key, why)
             told, pause_s = why, RETRY_SECONDS_MIN if sent else pause_s
             if time.monotonic() - since >= TURN_SECONDS_MAX:
-                return Answer.REFUSED, size_bytes
+                return ResultsAnswer.REFUSED, size_bytes
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
 
-    async def _given_up(self, key: RankKey, why: str) -> Answer:
+    async def _given_up(self, key: RankKey, why: str) -> ResultsAnswer:
         """Ask the scheduler to record that it is lost."""
         try:
             answer = await self._send(key, Left(), [], gives_up=why)
         except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as problem:
             _log.warning("what attempt %s left waits here: that it is given up is not on record: %s", key, problem)
-            return Answer.REFUSED
-        if answer is Answer.LOST:
+            return ResultsAnswer.REFUSED
+        if answer is ResultsAnswer.LOST:
             _log.error("what attempt %s left is deleted and was not stored: %s", key, why)
         return answer
 
@@ -210,7 +210,7 @@ class Results:
         except (OSError, Changed) as problem:
             return Left(problems=[f"nothing is stored: {problem}"[:PROBLEM_CHARS_MAX]])
 
-    async def _send(self, key: RankKey, left: Left, sent: list[str], gives_up: str = "") -> Answer:
+    async def _send(self, key: RankKey, left: Left, sent: list[str], gives_up: str = "") -> ResultsAnswer:
         """Send it; `sent` grows by the chunks that went. Errors: AioRpcError, Changed, TimeoutError."""
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._is_connected.wait()
@@ -241,7 +241,7 @@ class Results:
             return answer_in(await _within(call.read()))
         except asyncio.InvalidStateError:
             await _within(call)  # raises why the scheduler takes no more, where it says so
-            return Answer.REFUSED
+            return ResultsAnswer.REFUSED
         finally:
             call.cancel()
 
@@ -262,16 +262,16 @@ class Results:
         replace_file(self._folder / key.name, json.dumps(told).encode())
 
 
-def answer_in(message: object) -> Answer:
+def answer_in(message: object) -> ResultsAnswer:
     """What the scheduler answers; only what is on record there permits to delete anything."""
     if isinstance(message, pb.StoreResultsResponse):
         if message.is_stored:
-            return Answer.STORED
+            return ResultsAnswer.STORED
         if message.is_unwanted:
-            return Answer.NOT_WANTED
+            return ResultsAnswer.NOT_WANTED
         if message.is_lost:
-            return Answer.LOST
-    return Answer.REFUSED
+            return ResultsAnswer.LOST
+    return ResultsAnswer.REFUSED
 
 
 async def _within(waited: Any) -> Any:

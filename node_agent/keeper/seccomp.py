@@ -55,7 +55,7 @@ _BY_FLAGS: _Numbers = {"clone": (56, 220), "unshare": (272, 97)}
 _CLONE3: _Numbers = {"clone3": (435, 435)}
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
@@ -80,7 +80,7 @@ def take_filter(*, has_user_namespaces: bool) -> None:
     if why_unfiltered():
         return
     code = program_for(platform.machine(), has_user_namespaces=has_user_namespaces)
-    program = _Program(len(code) // 8, code)
+    program = _FilterProgram(len(code) // 8, code)
     if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl(PR_SET_SECCOMP): {os.strerror(number)}")

@@ -18,6 +18,7 @@ from gpufleet.jobs.runs import RankKey
 from node_agent.core.leavings import Bounds, Leavings
 from node_agent.files.results import ANSWER_SECONDS, answer_in
 from scheduler.blobs.results import EMPTY_DIGEST, Stored
+from scheduler.blobs.upload_places import UploadPlaces
 from tests.simulation.network import Call
 from tests.simulation.world import World
 
@@ -59,6 +60,7 @@ class OpenPlace:
         self._disk = disk
         self._process = process
         self.results = self.folders = self
+        self.upload_places = UploadPlaces()
         self.trouble: dict[RankKey, str] = {}
 
     async def on_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:

@@ -226,7 +226,7 @@ class SchedulerProcess:
         for call, _ in waiting:
             # What it does not survive to see it does not see: an error is as good as an answer.
             if self._rng.random() < 0.5:
-                with suppress(StoreUnavailable, OutputHole):
+                with suppress(StoreUnavailable, OutputHole, GpufleetError):
                     call()
         self.is_alive = False
         self._newest_commit.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.jobs.runs import JobId, RankKey
-from node_agent.core.leavings import PAUSE_SECONDS_MAX, ROOM_AFTER_SECONDS, Answer, Bounds, Leavings
+from node_agent.core.leavings import PAUSE_SECONDS_MAX, ROOM_AFTER_SECONDS, Bounds, Leavings, ResultsAnswer
 
 FIRST, SECOND = RankKey(JobId(1), 1, 0), RankKey(JobId(2), 1, 0)
 BOUNDS = Bounds(seconds=7 * 86_400.0, bytes_max=100)
 
 
 def test_only_what_is_on_record_permits_deletion() -> None:
-    assert [each for each in Answer if not each.permits_deletion] == [Answer.REFUSED]
+    assert [each for each in ResultsAnswer if not each.permits_deletion] == [ResultsAnswer.REFUSED]
 
 
 def test_what_is_refused_waits_for_longer_each_time_up_to_a_bound() -> None:

@@ -26,7 +26,7 @@ KEY, OTHER = RankKey(JobId(1), 1, 0), RankKey(JobId(2), 1, 0)
 BOUNDS = Bounds(seconds=60.0, bytes_max=2**30)
 
 STORED = pb.StoreResultsResponse(is_stored=True)
-Answer = pb.StoreResultsResponse | grpc.aio.AioRpcError
+ResultsAnswer = pb.StoreResultsResponse | grpc.aio.AioRpcError
 
 
 def failure(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
@@ -43,7 +43,7 @@ def refusal(reason: Reason) -> grpc.aio.AioRpcError:
 class Call:
     """A StoreResults that is answered so."""
 
-    def __init__(self, answer: Callable[[pb.StoreResultsRequest], Answer]) -> None:
+    def __init__(self, answer: Callable[[pb.StoreResultsRequest], ResultsAnswer]) -> None:
         self._answer = answer
         self.sent: list[pb.StoreResultsRequest] = []
 
@@ -66,7 +66,7 @@ class Call:
 class Scheduler:
     """Answers each call by what its first message says."""
 
-    def __init__(self, answer: Callable[[pb.StoreResultsRequest], Answer]) -> None:
+    def __init__(self, answer: Callable[[pb.StoreResultsRequest], ResultsAnswer]) -> None:
         self._answer = answer
         self.calls: list[Call] = []
 
@@ -75,7 +75,7 @@ class Scheduler:
         return self.calls[-1]
 
 
-def one_after_another(*answers: Answer) -> Callable[[pb.StoreResultsRequest], Answer]:
+def one_after_another(*answers: ResultsAnswer) -> Callable[[pb.StoreResultsRequest], ResultsAnswer]:
     """The last one for ever."""
     left = list(answers)
     return lambda first: left.pop(0) if len(left) > 1 else left[0]
