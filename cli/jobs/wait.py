@@ -25,7 +25,7 @@ def wait(
 
     Of several jobs, and of an array's items, with the highest. 128 + n for a signal; 124 for a time limit; 125 for an
     end without a code, and when gpuctl itself fails or gives up waiting. Jobs that ended before count, too: of --array
-    all items, with --name and --label those that ended in the last day. To find no job is an error.
+    all items, with --name and --label those that ended in the last day. Finding no job is an error.
     """
     import asyncio
 

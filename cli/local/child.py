@@ -73,4 +73,4 @@ class Child:
 
 
 _OURS = frozenset({"GPUCTL_SCHEDULER", "GPUCTL_TOKEN", "GPUCTL_TOKEN_FILE", "GPUCTL_CONTEXT"})
-"""Of the submitter, and not meant for programs that are told by flags where everything is."""
+"""Variables for people who submit. The programs get these settings as flags."""

@@ -91,7 +91,7 @@ def status_of(host: str, port: int, *, has_tls: bool) -> int:
     """The HTTP status by which a gateway says how it is. Errors: OSError, HTTPException."""
     connection = HTTPConnection(host, port, timeout=HEALTH_S_MAX)
     if has_tls:
-        # Only whether it answers is asked, and nothing told: its certificate is for other names than this one.
+        # Nothing secret is sent, only whether it answers counts: its certificate is for other names than this one.
         context = ssl._create_unverified_context()
         connection = HTTPSConnection(host, port, timeout=HEALTH_S_MAX, context=context)
     try:

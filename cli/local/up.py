@@ -59,7 +59,7 @@ def bring_up(options: UpOptions, *, is_detached: bool) -> int:
             programs = start_programs(options, _progress, signals.is_told, record)
         except StopRequested:
             left = "nothing is left running" if record is None else f"what ran goes on: {_names(record.running())}"
-            say(f"told to stop before everything ran; {left}")
+            say(f"stopped before everything ran; {left}")
             return SIGNALLED + (signals.number or signal.SIGTERM)
         write_record(folders.record, programs.record())
         if record is not None:

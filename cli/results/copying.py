@@ -48,7 +48,7 @@ def copy(settings: Settings, source: str, target: str, rank: int) -> None:
 def copy_all_ranks(settings: Settings, job_id: int, target: str) -> None:
     """Bring all that a job left: of a job on several nodes what each rank left, in a folder of its own.
 
-    Errors: FILE_NOT_FOUND where not all of it came; what there is of the other ranks came then.
+    Errors: FILE_NOT_FOUND if a rank's files are missing; those of the other ranks are there by then.
     """
     with connected(settings) as client:
         ranks = range(max(1, len(left_by(client, job_id).ranks)))

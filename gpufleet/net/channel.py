@@ -173,7 +173,7 @@ UNREAD_BYTES_MAX = 512 * 1024
 def bounded_server_options(message_bytes_max: int) -> Options:
     """Those of a server that many send much to: what nobody has read yet waits where it comes from.
 
-    By itself gRPC takes in more of a connection the faster that is: 15 MB of each that uploads.
+    gRPC's default grows with the speed of a connection: it took in 15 MB of each upload.
     """
     bounds = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX))
     return (*server_options(message_bytes_max), *bounds)

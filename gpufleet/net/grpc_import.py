@@ -1,6 +1,6 @@
 """How a command imports grpc: silent, with the system's resolver, and without asyncio until something of it is used.
 
-What grpc's C core logs is told again, in words, by the error of the call; why names are the system's to resolve stands
+The error of a call says in words what grpc's C core logs; why names are the system's to resolve stands
 in gpufleet/host/grpc_names.py. The core reads GRPC_VERBOSITY and GRPC_DNS_RESOLVER once, while it is imported. So they
 are set for that moment alone, and neither a job with `--env-all` nor a program that is started from here inherits them.
 

@@ -141,13 +141,13 @@ class Results:
         while True:
             async with self._turns:
                 answer, size_bytes = await self._sent(key, note)
-                if not answer.permits_deletion:
-                    refused = self._leavings.refused(key, time.monotonic() - sent_at, size_bytes)
-                    sent_at = time.monotonic()
-                    if why := self._leavings.why_given_up(key, self._bounds()):
-                        answer = await self._given_up(key, why)
-            if answer.permits_deletion:
-                break
+                if answer.permits_deletion:
+                    break
+                refused = self._leavings.refused(key, time.monotonic() - sent_at, size_bytes)
+                sent_at = time.monotonic()
+                why = self._leavings.why_given_up(key, self._bounds())
+                if why and (await self._given_up(key, why)).permits_deletion:
+                    break
             if refused.seconds - note.refused_s >= NOTED_AFTER_SECONDS:
                 note = replace(note, refused_s=refused.seconds)
                 with suppress(OSError):
@@ -165,7 +165,7 @@ class Results:
             try:
                 if (answer := await self._send(key, left, sent)).permits_deletion:
                     return answer, size_bytes
-                why = "not all of it is stored"
+                why, reason = "not all of it is stored", None
             except Changed as problem:
                 looks += 1
                 left = Left(problems=[f"nothing is stored: {problem}"])
@@ -181,12 +181,11 @@ class Results:
                 if reason in REFUSED and left.manifest:
                     left = Left(problems=[f"nothing is stored: {why}"[:PROBLEM_CHARS_MAX]])
                     continue
-                if reason in KEPT_WAITING or reason in REFUSED:
-                    since -= TURN_SECONDS_MAX
             if why != told:
                 _log.warning("what attempt %s left waits here, and is sent again: %s", key, why)
             told, pause_s = why, RETRY_SECONDS_MIN if sent else pause_s
-            if time.monotonic() - since >= TURN_SECONDS_MAX:
+            is_refused = reason in KEPT_WAITING or reason in REFUSED
+            if is_refused or time.monotonic() - since >= TURN_SECONDS_MAX:
                 return ResultsAnswer.REFUSED, size_bytes
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)

@@ -127,11 +127,11 @@ class Becoming:
             folders = process.env.get("PATH", os.defpath).split(os.pathsep)
             hints = (private_hint(process, folder) for folder in folders)
             return replace(found, detail=found.detail + next(filter(None, hints), ""))
-        try:
-            for name, both in process.rlimits.items():  # last: what is left to be done may need more than they leave
+        for name, both in process.rlimits.items():  # last: what is left to be done may need more than they leave
+            try:
                 resource.setrlimit(rlimit(name), both)
-        except (OSError, ValueError) as error:
-            return Refusal(RefusalReason.RLIMIT_TOO_HIGH, f"{name} {both}: {error}")
+            except (OSError, ValueError) as error:
+                return Refusal(RefusalReason.RLIMIT_TOO_HIGH, f"{name} {both}: {error}")
         try:
             os.execve(found, process.argv, process.env)
         except OSError as error:

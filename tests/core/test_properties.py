@@ -334,7 +334,7 @@ step = st.tuples(st.sampled_from((*STEPS, *OFTEN)), small, small, small)
 steps = st.integers(1, 120).flatmap(lambda length: st.lists(step, min_size=length, max_size=length))
 
 
-@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(steps)
 def test_any_sequence_of_events_keeps_the_invariants_and_the_records_alone_make_the_state(
     events: list[tuple[str, int, int, int]],

@@ -25,6 +25,8 @@ FAILURES_READ_MAX = 10_000
 """Failures of one job that are read: of 500 attempts."""
 FAILURES_SHOWN_MAX = 20
 """Failures of one attempt that GetJob answers; a node tells of no more."""
+WAITING_MAX = 1_000
+"""Failures that wait to be kept, of all nodes. A further one is not acknowledged; its node sends it again."""
 NOTICE_CHARS_MAX, MESSAGE_CHARS_MAX = 32, 1_000
 """What a node says of a failure is kept up to here."""
 KIND = "NOTICE_FAILED"
@@ -40,6 +42,11 @@ class NoticeFailures:
 
     def keep(self, stream: AgentStream, sequence: int, told: node_agent_pb2.NoticeFailed) -> None:
         """Keep what a message of a stream says, and acknowledge that once it is stored."""
+        if len(self._under_way) >= WAITING_MAX:
+            log.warning(
+                "too many notices that failed wait to be kept", extra=fields(node=stream.node, most=WAITING_MAX)
+            )
+            return
         task = asyncio.create_task(self._keep(stream, sequence, told), name=f"notice-{stream.node}")
         self._under_way.add(task)
         task.add_done_callback(self._ended)

@@ -330,7 +330,7 @@ def test_an_up_that_is_told_to_stop_while_it_starts_leaves_nothing_behind(
         finally:
             up.kill()
     assert up.returncode == 128 + number, said
-    assert b"told to stop before everything ran; nothing is left running" in said
+    assert b"stopped before everything ran; nothing is left running" in said
     assert not record.running() and read_record(data) is None
 
 

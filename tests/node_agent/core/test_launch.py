@@ -44,7 +44,7 @@ def of_limits(**changes: Any) -> Launch:
     [
         LAUNCH,
         of_process(env={}),
-        of_process(output_file="/work/out.txt"),
+        of_process(output_file="/data/out.txt"),
         of_launch(note="x" * NOTE_CHARS_MAX),
         of_launch(spool_bytes=SPOOL_BYTES_MIN),
         of_limits(grace_us=0),
@@ -77,7 +77,7 @@ def test_a_launch_at_the_edge_of_what_is_allowed_is_not_refused(launch: Launch) 
         (of_process(cwd="work"), "cwd 'work'"),
         (of_process(cwd="/work\0"), "cwd '/work\\x00'"),
         (of_process(output_file="out.txt"), "output_file 'out.txt'"),
-        (of_process(output_file="/work/\0"), "output_file '/work/\\x00'"),
+        (of_process(output_file="/data/\0"), "output_file '/data/\\x00'"),
         (of_launch(note="x" * (NOTE_CHARS_MAX + 1)), "note "),
         (of_launch(spool_bytes=SPOOL_BYTES_MIN - 1), "spool_bytes "),
         (of_launch(heartbeat_sent_us=NOW_US + 1), "heartbeat_sent_us "),
