@@ -20,6 +20,10 @@ def has_terminal(*fds: int) -> bool:
     return all(os.isatty(fd) for fd in fds)
 
 
+NO_KEY = b"\0"
+"""A key of termios(3) that is switched off."""
+
+
 class RawTerminal:
     """The terminal behind a descriptor. `leave` may be called at any time, any number of times."""
 
@@ -35,6 +39,9 @@ class RawTerminal:
             self._before = termios.tcgetattr(self._fd)
         modes = list(self._before)
         modes[1] &= ~termios.OPOST
+        # What is typed already waits for `enter`. An end of input among it would come out of the kernel as NUL.
+        modes[6] = [*modes[6]]
+        modes[6][termios.VEOF] = NO_KEY
         with contextlib.suppress(termios.error):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, modes)
         self.is_raw = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 from gpufleet.v1 import scheduler_pb2
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.attaching.escape import Escape, EscapeFilter, Modes
+from cli.attaching.terminal import RawTerminal
 from cli.attaching.window import PIECE_BYTES_MAX, WINDOW_BYTES_MAX, InputWindow, Piece
 from node_agent.core.typed import InputPiece as QueuedPiece
 from node_agent.core.typed import InputQueue
@@ -228,3 +230,25 @@ def test_what_a_program_switched_on_is_switched_off(shown: list[bytes], undone: 
         modes.feed(each)
     assert modes.undo() == undone
     assert modes.undo() == b""
+
+
+def test_an_end_of_input_that_is_typed_before_the_job_reads_reaches_it_as_the_key_that_it_is() -> None:
+    master, slave = os.openpty()
+    try:
+        terminal = RawTerminal(slave)
+        terminal.show_raw()
+        os.write(master, b"exit\n\x04")
+        terminal.enter()
+        os.set_blocking(slave, False)
+        assert b"".join(iter(lambda: _read(slave), b"")) == b"exit\n\x04"
+        terminal.leave()
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 100)
+    except BlockingIOError:
+        return b""
