@@ -111,6 +111,10 @@ upgrade-drill: $(READY) ## upgrade a fleet of 0.1.0 under load, program by progr
 drill: $(READY) ## break a fleet of real processes: SEED=7 replays, ARGS="--minutes 30 --nodes 4"; needs root
 	PYTHONPATH=.:gen $(BIN)/python -m tests.drills $(SEED) $(ARGS)
 
+.PHONY: pairs
+pairs: $(READY) ## every pair of a job's features on a real fleet: SEED=7 replays, ARGS="--strength 3 --only upload,retries"
+	PYTHONPATH=.:gen $(BIN)/python -m tests.pairs $(SEED) $(ARGS)
+
 .PHONY: fuzz
 fuzz: $(READY) ## send a fleet what nobody should: ARGS="--seed 7 --messages 100000 --only WebSocket"
 	PYTHONPATH=.:gen $(BIN)/python -m tests.fuzz $(ARGS)
