@@ -109,8 +109,9 @@ class Course:
 
     async def _begin(self) -> Done:
         keys = INPUT.encode() if self.row.typed in ("run -i", "shell") else b""
-        terminal = self.row.typed == "shell"
-        return await self.person.type(*words(self.row, self.at), stdin=keys, stays=True, terminal=terminal)
+        ranks = 2 if self.row.nodes == "two" else 1
+        terminal = ranks if self.row.typed == "shell" else 0
+        return await self.person.type(*words(self.row, self.at), stdin=keys, stays=True, on_terminal=terminal)
 
     async def _is_known(self, begun: asyncio.Task[Done]) -> None:
         """Wait for the job's id."""

@@ -58,8 +58,9 @@ async def _item(row: Row, at: Places, person: Person, typed: str, item: str) -> 
             sight[named("output", item, attempt, rank)] = data.decode(errors="replace").replace("\r\n", "\n")
     if row.output_file == "yes":
         for rank in range(2 if row.nodes == "two" else 1):
-            file = at.outputs / f"{at.name}-{shown['id']}-{rank}.log"
-            sight[named("output file", item, rank=rank)] = _text(file)
+            names = dict.fromkeys((at.name, at.newest_name(row)))  # a later attempt takes the newest
+            files = [at.outputs / f"{name}-{shown['id']}-{rank}.log" for name in names]
+            sight[named("output file", item, rank=rank)] = "".join(_text(file) or "" for file in files)
     if row.notify != "no":
         sight[named("notices", item)] = await _notices(row, at, person, shown["id"], shown["attempt_count"])
     if row.download == "yes":

@@ -76,12 +76,15 @@ class Site:
         known = {
             "GPUCTL_AGENT_NOTIFY_ALLOW_LOCAL": "true",
             "GPUCTL_AGENT_ISOLATION_USERS": {"shared account": "shared", "own account": "range"}[self._isolation],
-            **self._on.variables,
         }
+        inside: Sequence[str] = ()
+        if self._isolation == "shared account":
+            known |= self._on.variables
+            inside = self._on.inside
         flags = ("--virtual-gpus", str(GPUS), "--cpus", str(CPUS))
         for name in NODES:
             data = self._data(name)
-            await self.fleet.add_node(name, *flags, environment=known, data=data, inside=self._on.inside)
+            await self.fleet.add_node(name, *flags, environment=known, data=data, inside=inside)
 
     async def end(self) -> None:
         """End the programs and all jobs."""
@@ -109,17 +112,20 @@ class Site:
             yield Person(self, "admin", self.fleet.scheduler.token("admin"), self.folder, client)
 
     async def type(
-        self, folder: Path, token: str, *words: str, stdin: bytes = b"", stays: bool = False, terminal: bool = False
+        self, folder: Path, token: str, *words: str, stdin: bytes = b"", stays: bool = False, on_terminal: int = 0
     ) -> Done:
-        """What `gpuctl` prints and exits with, typed in a folder; one that `stays` with a job keeps nobody waiting."""
+        """What `gpuctl` prints and exits with, typed in a folder; one that `stays` with a job keeps nobody waiting.
+
+        `on_terminal` is the number of ranks that a terminal shows.
+        """
         known = {"GPUCTL_SCHEDULER": self.fleet.scheduler.address, "GPUCTL_TOKEN": token}
         command = (*GPUCTL, *words)
         variables = clean_environment(folder, known)
         async with AsyncExitStack() as turn:
             if not stays:
                 await turn.enter_async_context(self._typing)
-            if terminal:
-                return await typed_on_terminal(command, variables, folder, stdin)
+            if on_terminal:
+                return await typed_on_terminal(command, variables, folder, stdin, on_terminal)
             return await typed_in_pipes(command, variables, folder, stdin)
 
     async def get(self, token: str, path: str) -> Any:
@@ -173,9 +179,9 @@ class Person:
         self.client = client
         self._token = token
 
-    async def type(self, *words: str, stdin: bytes = b"", stays: bool = False, terminal: bool = False) -> Done:
+    async def type(self, *words: str, stdin: bytes = b"", stays: bool = False, on_terminal: int = 0) -> Done:
         """Type `gpuctl` with these words in the own folder."""
-        return await self.site.type(self.folder, self._token, *words, stdin=stdin, stays=stays, terminal=terminal)
+        return await self.site.type(self.folder, self._token, *words, stdin=stdin, stays=stays, on_terminal=on_terminal)
 
     async def shown(self, *words: str) -> Any:
         """What a reading command shows, as JSON."""

@@ -34,8 +34,10 @@ async def typed_in_pipes(command: Sequence[str], variables: Mapping[str, str], f
     return Done(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-async def typed_on_terminal(command: Sequence[str], variables: Mapping[str, str], folder: Path, keys: bytes) -> Done:
-    """Run it on a terminal of its own, and type these keys once the job reads."""
+async def typed_on_terminal(
+    command: Sequence[str], variables: Mapping[str, str], folder: Path, keys: bytes, ranks: int = 1
+) -> Done:
+    """Run it on a terminal of its own, and type these keys once all ranks of the job read."""
     master, slave = os.openpty()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -51,11 +53,11 @@ async def typed_on_terminal(command: Sequence[str], variables: Mapping[str, str]
             data = os.read(master, 65_536)
         except OSError:  # nobody has the terminal any more
             data = b""
-        has_typed = READS in shown
+        has_typed = shown.count(READS) >= ranks
         shown.extend(data)
         if not data:
             loop.remove_reader(master)
-        elif READS in shown and not has_typed:
+        elif shown.count(READS) >= ranks and not has_typed:
             os.write(master, keys + b"\n" + END_OF_INPUT)
 
     loop.add_reader(master, read)
