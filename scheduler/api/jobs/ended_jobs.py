@@ -15,7 +15,7 @@ from ...engine import Engine
 from ...ports import EndedQuery
 from ...state.attempts import EndedAttempt
 from ...state.ids import JobId, NodeName, UserName
-from ...state.jobs import Finished, Job, index_of
+from ...state.jobs import ATTEMPTS_KEPT, Finished, Job, index_of
 from ...state.units import Instant, Span
 from ...wire.convert import duration, timestamp
 from ...wire.convert_jobs import OUTCOMES, state_of
@@ -163,9 +163,10 @@ def _add_use(message: history_pb2.EndedJob, attempt: EndedAttempt) -> None:
 def _waited(job: Job, end: Finished) -> Span | None:
     """From when it could run until its first attempt had its devices, or it ended without one.
 
+    An attempt that its node refused is no attempt here: it never ran, and its number is not kept.
     Of a job that was queued again at its time limit its age counts from there: its first wait counts from its submit.
     """
-    if job.items is not None or (job.past and job.past[0].number > 1):
+    if job.items is not None or (len(job.past) >= ATTEMPTS_KEPT and job.past[0].number > 1):
         return None
     never_could = job.unmet or (job.begins_at is not None and job.begins_at > end.at)
     if never_could and not job.past:

@@ -9,6 +9,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import history_pb2, job_pb2
 
 from gpufleet.errors import Reason
+from scheduler.api.jobs.ended_jobs import ended_job
+from scheduler.state.attempts import EndedAttempt, Placement, Rank
+from scheduler.state.ids import JobId, NodeName, UserName
+from scheduler.state.jobs import ATTEMPTS_KEPT, Finished, Job
+from scheduler.state.specs import Band, JobSpec, Outcome, Resources
+from scheduler.state.units import Instant
 from tests.e2e.client import Client, refusal
 
 pytestmark = pytest.mark.slow
@@ -71,6 +77,28 @@ async def test_a_job_that_could_never_run_waited_for_nothing_that_is_counted(adm
     await admin.cancel(begins, follows, both, held)
     told = {job.job_id: job for job in await history(admin)}
     assert [told[each].HasField("wait") for each in (begins, follows, both, waits)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("kept", "is_told"), [(1, True), (ATTEMPTS_KEPT - 1, True), (ATTEMPTS_KEPT, False)])
+def test_the_wait_of_a_job_is_told_where_a_node_had_refused_its_first_attempt(kept: int, *, is_told: bool) -> None:
+    ranks = (Rank(placement=Placement(node=NodeName("n1"), agent_id="a", boot_id="b"), started_at=Instant(7)),)
+    past = tuple(
+        EndedAttempt(number=number, placed_at=Instant(5), ended_at=Instant(9), ranks=ranks, reason="EXITED")
+        for number in range(2, 2 + kept)
+    )
+    job = Job(
+        id=JobId(1),
+        user=UserName("ann"),
+        spec=JobSpec(argv=("true",), name="t", cwd="/", resources=Resources()),
+        band=Band.NORMAL,
+        submitted_at=Instant(1),
+        state=Finished(outcome=Outcome.SUCCEEDED, at=Instant(9), reason="EXITED"),
+        attempt_count=1 + kept,
+        past=past,
+    )
+    told = ended_job(job)
+    assert told.HasField("wait") == is_told
+    assert not is_told or told.wait.ToMicroseconds() == 4
 
 
 @pytest.mark.parametrize(
