@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("seed", nargs="?", type=int, help="replay the rows of this one; a new one by default")
     parser.add_argument("--strength", type=int, default=2, choices=(1, 2, 3), help="3 for triples")
     parser.add_argument("--only", default="", metavar="FEATURE,…", help=f"of {', '.join(FEATURES)}")
-    parser.add_argument("--row", metavar="FEATURE=LEVEL,…", help="this row alone, as a failure names it")
+    parser.add_argument("--row", metavar="FEATURE=LEVEL,…", action="append", help="this row alone; repeatable")
     parser.add_argument("--list", action="store_true", help="print the rows and run none")
     arguments = parser.parse_args()
     seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
@@ -27,7 +27,7 @@ def main() -> int:
     if unknown := sorted({*only} - FEATURES.keys()):
         parser.error(f"there is no feature {', '.join(unknown)}")
     if arguments.row is not None:
-        rows = [row_of(dict(each.split("=", 1) for each in arguments.row.split(",") if each))]
+        rows = [row_of(dict(each.split("=", 1) for each in row.split(",") if each)) for row in arguments.row]
     else:
         rows = covering_rows(seed, strength=arguments.strength, only=only)
         print(f"{len(rows)} rows of seed {seed}, strength {arguments.strength}", flush=True)

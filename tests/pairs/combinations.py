@@ -52,6 +52,7 @@ REFUSED: tuple[Refused, ...] = (
     *_typed_to("--retries", retries="yes"),
     *_typed_to("--requeue-on-timeout", on_timeout="requeued"),
     *_typed_to("--preemptible", preemptible="yes"),
+    Refused(levels={"gpus": "none", "gpu_mode": "preferred"}, option="--gpu-mode"),
     Refused(levels={"image": "yes", "environment": "requirements"}, option="--requirements"),
     Refused(levels={"image": "yes", "environment": "setup"}, option="--setup"),
     Refused(levels={"image": "yes", "output_file": "yes"}, option="--output-file"),

@@ -38,6 +38,8 @@ class Result:
     typed: str
     differences: list[str] = field(default_factory=list)
     trouble: str = ""
+    story: str = ""
+    """What happened to the job of a row that did not pass."""
 
     @property
     def is_good(self) -> bool:
@@ -46,7 +48,7 @@ class Result:
     def __str__(self) -> str:
         chosen = ",".join(f"{name}={level}" for name, level in levels(self.row).items())
         again = f"again: make pairs ARGS={shlex.quote(f'--row {shlex.quote(chosen)}')}"
-        return "\n".join([f"typed: {self.typed}", again, *self.differences, self.trouble]).rstrip()
+        return "\n".join([f"typed: {self.typed}", again, *self.differences, self.trouble, self.story]).rstrip()
 
 
 @dataclass(slots=True)
@@ -138,7 +140,7 @@ class Course:
         async def all_stay() -> bool:
             streams = [await self.person.client.output(each, follow=False) for each in await self.ids()]
             said = [data for each in streams for (_, _, stream), data in each.items() if stream == STDOUT]
-            assert not begun.done() or self.row.typed == "submit", begun.result()
+            assert not begun.done() or self.row.typed == "submit" or self.row.event == "time limit", begun.result()
             return sum(data.rstrip().endswith(b"stays") for data in said) == count
 
         await until("the job stays", all_stay)
@@ -184,15 +186,18 @@ async def followed(row: Row, number: int, site: Site, event: Event) -> Result:
     """Run a row to its end and compare what is seen with what must be."""
     at = Places(number=number, outputs=site.outputs, url=f"{site.hook.url}/{number}", port=kept_port())
     result = Result(row, line(row, at))
-    try:
-        async with asyncio.timeout(ROW_SECONDS_MAX), site.person(f"person-{number}") as person:
-            at.before = await prepare(row, at, person)
-            course = Course(row, at, person)
-            await course.run(event)
-            found = {**course.sight, **await seen(row, at, person, course.job)}
+    async with site.person(f"person-{number}") as person:
+        course = Course(row, at, person)
+        try:
+            async with asyncio.timeout(ROW_SECONDS_MAX):
+                at.before = await prepare(row, at, person)
+                await course.run(event)
+                found = {**course.sight, **await seen(row, at, person, course.job)}
             result.differences = list(differences(expected(row), found))
-    except Exception:
-        result.trouble = traceback.format_exc(limit=-4)
+        except Exception:
+            result.trouble = traceback.format_exc(limit=-4)
+        if not result.is_good and course.job:
+            result.story = (await person.type("story", str(course.job))).out
     return result
 
 

@@ -32,6 +32,10 @@ if has stays && [ "$GPUFLEET_ATTEMPT" = 1 ]; then
     until [ "$goes" ]; do (trap '' USR1; exec sleep 0.2); done
     echo goes on
 fi
-has badly && exit 3
-has once && [ "$GPUFLEET_ATTEMPT" = 1 ] && exit 3
-exit 0
+has once && [ "$GPUFLEET_ATTEMPT" = 1 ] || has badly || exit 0
+# The first rank that fails ends the others: they say all that they have to say before.
+if [ "$GPUFLEET_NNODES" != 1 ]; then
+    [ "$GPUFLEET_NODE_RANK" = 0 ] || exit 0
+    sleep 4
+fi
+exit 3

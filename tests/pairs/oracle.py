@@ -16,11 +16,11 @@ from tests.pairs.typed import (
     FOLDER,
     GROUP,
     INPUT,
-    LIMIT_SECONDS,
     PACKAGE,
     SECRET,
     SETUP,
     VARIABLE,
+    limit_seconds,
     stays,
 )
 
@@ -88,18 +88,13 @@ def _item(row: Row, runs: list[Run], item: str, state: str) -> Sight:
 
 def _settings(row: Row) -> Sight:
     """How the job is shown to be set."""
-    typed = f"{LIMIT_SECONDS}s" if row.event == "time limit" else "3600s" if has_limit(row) else None
+    limit = limit_seconds(row)
     return {
         "is renamed": row.update == "name",
-        "time limit": "1800s" if row.update == "limit" else typed,
+        "time limit": "1800s" if row.update == "limit" else limit and f"{limit}s",
         "group": GROUP if row.group == "yes" else "",
         "band": row.band,
     }
-
-
-def has_limit(row: Row) -> bool:
-    """Whether the job is submitted with a time limit."""
-    return row.limit != "none" or row.event == "time limit" or row.on_timeout == "requeued"
 
 
 def _on_the_way(row: Row) -> Sight:
@@ -189,7 +184,7 @@ def output(row: Row, run: Run, item: str, attempt: int, rank: int) -> str:
         "gpus": "1" if has_gpus(row) else "0",
         "share": "0.5" if has_gpus(row) and row.gpus == "share" else "none",
         "mode": row.gpu_mode,
-        "limit": "yes" if has_limit(row) or (row.update == "limit" and attempt > 1) else "none",
+        "limit": "yes" if limit_seconds(row) or (row.update == "limit" and attempt > 1) else "none",
         "variable": VARIABLE if row.variable == "yes" else "none",
         "secret": SECRET if row.secret == "yes" else "none",
         "folder": FOLDER if row.upload == "yes" else "none",

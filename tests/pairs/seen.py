@@ -99,7 +99,7 @@ async def _notices(row: Row, at: Places, person: Person, job: str, attempts: int
         if f"{attempts} end" in said:
             break
         await asyncio.sleep(POLL_SECONDS)
-    return list(dict.fromkeys(said))
+    return sorted(dict.fromkeys(said), key=lambda each: int(each.split()[0]))  # attempts may be on two nodes
 
 
 def _contents(folder: Path) -> Iterator[tuple[str, str]]:

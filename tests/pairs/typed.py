@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.pairs.features import Row, YesNo
+from tests.pairs.features import Row
 
 JOB = Path(__file__).with_name("job.sh")
 VARIABLE, SECRET, INPUT = "of mine", "hidden", "typed"
@@ -16,8 +16,8 @@ FOLDER, FILE, SETUP, PACKAGE = "sent along", "one file", "made", "packed"
 
 GROUP = "pairs"
 SETUP_LINE = f'echo {SETUP} > "$VIRTUAL_ENV/words"'
-LIMIT_SECONDS = 5
-"""The time limit that a row runs into."""
+LIMIT_SECONDS, LIMIT_SECONDS_OF_ACTS = 5, 40
+"""The time limit that a row runs into; longer where something is done with the job before."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,10 +52,21 @@ class Places:
         return f"{self.name}-renamed" if row.update == "name" else self.name
 
 
+def acts(row: Row) -> bool:
+    """Whether something is done with the job while it runs."""
+    return row.executes == "yes" or row.forward == "yes" or row.update != "no"
+
+
 def stays(row: Row) -> bool:
     """Whether the first attempt runs until it is told to go on, or ended."""
-    acts: list[YesNo] = [row.executes, row.forward]
-    return row.event != "nothing" or row.update != "no" or "yes" in acts
+    return row.event != "nothing" or acts(row)
+
+
+def limit_seconds(row: Row) -> int | None:
+    """The time limit that is typed."""
+    if row.event == "time limit":
+        return LIMIT_SECONDS_OF_ACTS if acts(row) else LIMIT_SECONDS
+    return 3_600 if row.limit != "none" or row.on_timeout == "requeued" else None
 
 
 def options(row: Row, at: Places) -> Iterator[str]:
@@ -73,8 +84,8 @@ def options(row: Row, at: Places) -> Iterator[str]:
     yield from _files(row)
     if row.retries == "yes":
         yield from ("--retries", "1")
-    if row.event == "time limit" or row.limit != "none" or row.on_timeout == "requeued":
-        yield from ("--time-limit", f"{LIMIT_SECONDS}s" if row.event == "time limit" else "1h")
+    if (limit := limit_seconds(row)) is not None:
+        yield from ("--time-limit", f"{limit}s")
     if row.on_timeout == "requeued":
         yield "--requeue-on-timeout"
     if row.after != "nothing":
