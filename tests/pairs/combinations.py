@@ -82,13 +82,13 @@ BROKEN: tuple[Broken, ...] = tuple(
 """Rows with these levels come as soon as their line is deleted."""
 
 
-def forbidden() -> list[Levels]:
-    """All levels that no row has together."""
-    found: tuple[Refused | Senseless | Broken, ...] = (*REFUSED, *SENSELESS, *BROKEN)
-    return [each.levels for each in found]
+_ALL: tuple[Refused | Senseless | Broken, ...] = (*REFUSED, *SENSELESS, *BROKEN)
+
+FORBIDDEN: tuple[Levels, ...] = tuple(each.levels for each in _ALL)
+"""Levels that no row has together."""
 
 
 def is_allowed(row: Row) -> bool:
     """Whether no forbidden levels meet in a row."""
     chosen = asdict(row)
-    return not any(levels.items() <= chosen.items() for levels in forbidden())
+    return not any(levels.items() <= chosen.items() for levels in FORBIDDEN)

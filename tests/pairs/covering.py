@@ -8,7 +8,7 @@ from itertools import combinations, product
 
 from covertable import make
 
-from tests.pairs.combinations import Levels, forbidden
+from tests.pairs.combinations import FORBIDDEN, Levels
 from tests.pairs.features import FEATURES, Row, row_of
 
 
@@ -18,7 +18,7 @@ def covering_rows(seed: int, *, strength: int = 2, only: Collection[str] = ()) -
     plain = {name: levels[0] for name, levels in FEATURES.items()}
     constraints = [
         _not_all({name: level for name, level in each.items() if name in factors})
-        for each in forbidden()
+        for each in FORBIDDEN
         if all(name in factors or plain[name] == level for name, level in each.items())
     ]
     rows = make(factors, strength=min(strength, len(factors)), salt=str(seed), constraints=constraints)
@@ -35,9 +35,9 @@ def covered(row: Row, strength: int) -> Iterator[tuple[tuple[str, str], ...]]:
     yield from combinations(sorted(asdict(row).items()), strength)
 
 
-def wanted(strength: int) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Each combination of so many levels that at least one allowed row has."""
-    for names in combinations(sorted(FEATURES), strength):
+def wanted(strength: int, among: Collection[str] = tuple(FEATURES)) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Each combination of so many levels that at least one allowed row has, among these features."""
+    for names in combinations(sorted(among), strength):
         for chosen in product(*(FEATURES[name] for name in names)):
             levels = dict(zip(names, chosen, strict=True))
             if is_possible(levels):
@@ -46,7 +46,7 @@ def wanted(strength: int) -> Iterator[tuple[tuple[str, str], ...]]:
 
 def is_possible(levels: Levels) -> bool:
     """Whether an allowed row has these levels: the features that are left are chosen one by one."""
-    broken = next((each for each in forbidden() if each.items() <= _filled(levels).items()), None)
+    broken = next((each for each in FORBIDDEN if each.items() <= _filled(levels).items()), None)
     if broken is None:
         return True
     free = [name for name in broken if name not in levels]

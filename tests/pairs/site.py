@@ -34,8 +34,8 @@ GPUS, CPUS = 32, 128
 BYSTANDER_SECONDS_MAX = 15.0
 """The longest wait of a job for which there is room: a node that is left out for a while is left out for longer."""
 
-DISK_BYTES = 400_000_000
-"""Of each node."""
+DISK_BYTES, ENVIRONMENTS = 600_000_000, "200MB"
+"""Of each node: its disk, and how much of it environments may have."""
 
 TYPED_AT_ONCE = 6
 """Commands that are typed at once, but those that stay with a job."""
@@ -75,6 +75,7 @@ class Site:
         await self.stage.start()
         known = {
             "GPUCTL_AGENT_NOTIFY_ALLOW_LOCAL": "true",
+            "GPUCTL_AGENT_SETUP_CACHE_LIMIT": ENVIRONMENTS,
             "GPUCTL_AGENT_ISOLATION_USERS": {"shared account": "shared", "own account": "range"}[self._isolation],
         }
         inside: Sequence[str] = ()
