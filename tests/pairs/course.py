@@ -25,7 +25,7 @@ from tests.ports import kept_port
 ROW_SECONDS_MAX = 240.0
 """The whole life of a row; far more than it takes."""
 
-STDOUT, HELD = job_pb2.STREAM_STDOUT, job_pb2.JOB_STATE_HELD
+STDOUT, HELD, QUEUED = job_pb2.STREAM_STDOUT, job_pb2.JOB_STATE_HELD, job_pb2.JOB_STATE_QUEUED
 
 Event = Callable[["Course"], Awaitable[None]]
 
@@ -77,6 +77,8 @@ class Course:
                 await event(self)
                 if not self.is_cut():
                     await self.typed("signal", "USR1", str(self.job))
+                if self.row.event == "store restored" and len(list(runs_of(self.row))) > 1:
+                    await self._may_run_again()
             if self.row.typed != "submit":
                 self.sight[f"exit code of {self.row.typed}"] = (await begun).code
             self.sight["exit code of wait"] = (await self.person.type("wait", *self._waited_for(), stays=True)).code
@@ -131,6 +133,16 @@ class Course:
     async def _is_released(self) -> None:
         """See that the job is held, and let it go."""
         self.sight["is held first"] = (await self.person.client.job(self.job)).state == HELD
+        await self.typed("release", str(self.job))
+
+    async def _may_run_again(self) -> None:
+        """Let it go: what a store knew that was put back else waits for the fence (docs/rules/jobs.md 4.34)."""
+
+        async def waits() -> bool:
+            jobs = [await self.person.client.job(each) for each in await self.ids()]
+            return all(job.state == QUEUED and job.attempt_count for job in jobs)
+
+        await until("the job waits to run again", waits)
         await self.typed("release", str(self.job))
 
     async def _stays(self, begun: asyncio.Task[Done]) -> None:
