@@ -96,6 +96,13 @@ async def test_each_rank_of_a_gang_leaves_its_own_and_one_that_ends_first_does_n
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"rank-{rank}/out/r").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
     assert "1 file, 2B, of rank 1 of job 1" in done.stderr
+    again = await gpuctl(fleet, tmp_path, "cp", "1:out/r", "copied")
+    assert again.returncode == 0, again.stderr
+    assert [(tmp_path / f"copied/rank-{rank}/r").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
+    one = await gpuctl(fleet, tmp_path, "cp", "--rank", "1", "1:out/r", "one")
+    assert (one.returncode, (tmp_path / "one").read_text()) == (0, "1\n"), one.stderr
+    beyond = await gpuctl(fleet, tmp_path, "cp", "--rank", "2", "1:out/r", ".")
+    assert beyond.returncode == 2 and "job 1 has ranks 0 to 1" in beyond.stderr
 
 
 async def test_a_copy_of_results_goes_on_when_the_scheduler_is_killed_in_the_middle(

@@ -377,10 +377,17 @@ export interface FilesOnNode {
 export interface ListFilesRequest {
   /** The job's id. */
   readonly job_id: Int64;
-  /** Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left. */
+  /**
+   * Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left. Of an array a page
+   * ends with the item that fills it: 0 is 1,000 files then, and no page has more than 100 items.
+   */
   readonly page_size: number;
   /** Where to go on. */
   readonly page_token: string;
+  /** Of an array only items with this index or a higher one; absent means from the first. */
+  readonly first_index?: number;
+  /** Of an array only items with this index or a lower one; absent means to the last. */
+  readonly last_index?: number;
 }
 
 /**
@@ -388,10 +395,24 @@ export interface ListFilesRequest {
  * that has ended and of which nothing came yet, it is one that is not stored.
  */
 export interface ListFilesResponse {
-  /** What each rank left; on every page all ranks, and of the files those of the page. */
+  /** What each rank left; on every page all ranks, and of the files those of the page. Empty for an array. */
   readonly ranks: readonly RankFiles[];
   /** Where to go on; empty on the last page. */
   readonly next_page_token: string;
+  /** Of an array what each of its items left, in the order of their indices. */
+  readonly items: readonly ItemFiles[];
+}
+
+/** ItemFiles is what one item of an array left. Its files are downloaded by the id of the item. */
+export interface ItemFiles {
+  /** The item's index. */
+  readonly index: number;
+  /** The item's own id. */
+  readonly job_id: Int64;
+  /** What each rank of it left; empty where there is nothing. */
+  readonly ranks: readonly RankFiles[];
+  /** Why there are no ranks; empty where there are. */
+  readonly message: string;
 }
 
 /**
