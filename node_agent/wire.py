@@ -124,7 +124,10 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return _exec_from(message.open_exec)
         case "open_files":
             files = message.open_files
-            return commands.OpenFiles(files.channel_id, key_from_proto(files.key), files.user)
+            lines = tuple(files.results)
+            return commands.OpenFiles(
+                files.channel_id, key_from_proto(files.key), files.user, files.only_results, lines
+            )
         case "close_channel":
             return commands.CloseChannel(message.close_channel.channel_id)
         case "open_channel":

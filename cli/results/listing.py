@@ -76,7 +76,7 @@ def _show_running(settings: Settings, client: Client, named: NamedJob, parts: Se
         if rows:
             yield from draw(_columns(rows, len(parts) > 1), rows, look)
         else:
-            yield f"The folder of {named.words} is empty."
+            yield f"The folder of {named.words} has no file for you: it is empty, or none is chosen by --download."
         for rank in whole.ranks:
             of = f" of rank {rank.rank}" if len(parts) > 1 else ""
             yield from (f"Not among them{of}: {clean(each)}" for each in rank.problems)

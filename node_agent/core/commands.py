@@ -233,11 +233,16 @@ class OpenExec:
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """Answer questions about the folder of a rank of this user's, and dial CarryFiles under this id."""
+    """Answer questions about the folder of a rank of this user's, and dial CarryFiles under this id.
+
+    With `only_results` they are somebody else's: nothing but files that these lines choose is reached.
+    """
 
     channel_id: str
     key: RankKey
     user: str
+    only_results: bool = False
+    results: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from gpufleet.v1 import files_pb2
 
 from gpufleet.errors import Reason
 from gpufleet.jobs.files import is_digest, trouble_with_path
+from gpufleet.jobs.results import Chosen
 
 from .beneath import NotPlain, open_beneath
+from .leavings import why_unfit
 
 LISTED_MAX = 20_000
 """Names that are looked at for one list."""
@@ -41,13 +43,52 @@ class NotReached(Exception):
         self.reason = reason
 
 
-class ReachedFile:
-    """A file that is being read, as it was when it was opened."""
+class ResultsAlone:
+    """What of a folder somebody else reaches than the job's owner and admins: plain files that its lines choose.
 
-    def __init__(self, top: int, path: str) -> None:
-        with _refusing(path):
-            self._descriptor = open_beneath(top, _checked(path))
-            self._status = os.fstat(self._descriptor)
+    They are the files that would be stored if the job ended now. Of any other name it is not said whether it is there.
+    """
+
+    def __init__(self, lines: tuple[str, ...], owner: int) -> None:
+        self._chosen = Chosen(lines)
+        self._owner = owner
+
+    def chooses(self, path: str) -> bool:
+        """Whether a file at this path is one of them."""
+        return self._chosen.has(path)
+
+    def why_unfit(self, path: str, status: os.stat_result) -> str:
+        """Why what is there is no file for them, for people; empty where it is."""
+        return why_unfit(path, status, self._owner)
+
+    def has(self, path: str, status: os.stat_result) -> bool:
+        """Whether what is at this path is one of them."""
+        return self.chooses(path) and not self.why_unfit(path, status)
+
+    @contextmanager
+    def refusing(self, path: str) -> Iterator[None]:
+        """Say the same of what is not there, and of what is not for them. Raises NotReached."""
+        try:
+            yield
+        except NotReached:
+            raise self.refusal(path) from None
+
+    def refusal(self, path: str) -> NotReached:
+        """What is said of a path at which there is nothing for them."""
+        return NotReached(Reason.FILE_NOT_FOUND, f"{path[:200]!a} is no file that the job's --download chooses")
+
+
+class ReachedFile:
+    """A file that is being read, as it was when it was opened; with `alone` only one of those. Raises NotReached."""
+
+    def __init__(self, top: int, path: str, alone: ResultsAlone | None = None) -> None:
+        path = _checked(path)
+        with nullcontext() if alone is None else alone.refusing(path), _refusing(path):
+            self._descriptor = open_beneath(top, path)
+        self._status = os.fstat(self._descriptor)
+        if alone is not None and not alone.has(path, self._status):
+            os.close(self._descriptor)
+            raise alone.refusal(path)
         self._path = path
         self._sha = hashlib.sha256()
         self._at = 0
@@ -159,12 +200,30 @@ class WrittenFile:
         return os.open(self._part, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder)
 
 
-def listed(top: int, path: str, left_out: list[str]) -> Iterator[files_pb2.FolderEntry]:
-    """Files, links and empty folders below a path, or the file that it names. NotReached where there is nothing."""
+def listed(
+    top: int, path: str, left_out: list[str], alone: ResultsAlone | None = None
+) -> Iterator[files_pb2.FolderEntry]:
+    """Files, links and empty folders below a path, or the file that it names; with `alone` only those files.
+
+    NotReached where there is nothing.
+    """
     if path.strip("/") in ("", "."):
-        yield from _walk(top, "", left_out, [0], 0)
+        yield from _walk(top, "", left_out, [0], 0, alone)
         return
     path = _checked(path)
+    if alone is None:
+        yield from _listed_at(top, path, left_out, None)
+        return
+    with alone.refusing(path):
+        is_any = False
+        for entry in _listed_at(top, path, left_out, alone):
+            is_any = True
+            yield entry
+        if not is_any:
+            raise alone.refusal(path)
+
+
+def _listed_at(top: int, path: str, left_out: list[str], alone: ResultsAlone | None) -> Iterator[files_pb2.FolderEntry]:
     with _refusing(path):
         *folders, name = path.split("/")
         above = _made(top, folders, makes=False)
@@ -173,9 +232,11 @@ def listed(top: int, path: str, left_out: list[str]) -> Iterator[files_pb2.Folde
             if stat.S_ISDIR(status.st_mode):
                 inner = os.open(name, _FOLDER, dir_fd=above)
                 try:
-                    yield from _walk(inner, path, left_out, [0], 0)
+                    yield from _walk(inner, path, left_out, [0], 0, alone)
                 finally:
                     os.close(inner)
+            elif alone is not None and not alone.has(path, status):
+                raise alone.refusal(path)
             elif (entry := _entry(above, name, path, status)) is not None:
                 yield entry
             else:
@@ -184,14 +245,16 @@ def listed(top: int, path: str, left_out: list[str]) -> Iterator[files_pb2.Folde
             os.close(above)
 
 
-def _walk(folder: int, path: str, left_out: list[str], seen: list[int], depth: int) -> Iterator[files_pb2.FolderEntry]:
+def _walk(
+    folder: int, path: str, left_out: list[str], seen: list[int], depth: int, alone: ResultsAlone | None
+) -> Iterator[files_pb2.FolderEntry]:
     readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         with os.scandir(readable) as found:
             names = sorted(each.name for each in found)
     finally:
         os.close(readable)
-    if not names and path:
+    if not names and path and alone is None:
         yield files_pb2.FolderEntry(path=path, is_empty_folder=True)
     for name in names:
         inner = f"{path}/{name}" if path else name
@@ -206,14 +269,17 @@ def _walk(folder: int, path: str, left_out: list[str], seen: list[int], depth: i
             if stat.S_ISDIR(status.st_mode) and not why and depth < DEPTH_MAX:
                 opened = os.open(name, _FOLDER, dir_fd=folder)
                 try:
-                    yield from _walk(opened, inner, left_out, seen, depth + 1)
+                    yield from _walk(opened, inner, left_out, seen, depth + 1, alone)
                 finally:
                     os.close(opened)
                 continue
+            why = why or ("" if alone is None else alone.why_unfit(inner, status))
             entry = None if why else _entry(folder, name, inner, status)
             why = why or ("is neither a file nor a link" if entry is None else "")
         except OSError as problem:
             entry, why = None, f"cannot be looked at: {problem.strerror}"
+        if alone is not None and not alone.chooses(inner):
+            continue
         if entry is not None:
             yield entry
         elif len(left_out) < LEFT_OUT_MAX:

@@ -1968,13 +1968,23 @@ class OpenFilesCommand(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    ONLY_RESULTS_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.str
     """Id of the channel, named in the agent's call."""
     user: _builtins.str
     """The job's user, by whose rights it is reached."""
+    only_results: _builtins.bool
+    """For somebody else than its owner and admins: only plain files that `results` choose are listed and read, and nothing is
+    written. The agent confirms it in its first message; the scheduler goes no further without that.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
+
+    @_builtins.property
+    def results(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the job leaves, as in its spec."""
 
     def __init__(
         self,
@@ -1982,10 +1992,12 @@ class OpenFilesCommand(_message.Message):
         channel_id: _builtins.str = ...,
         key: Global___AttemptKey | None = ...,
         user: _builtins.str = ...,
+        only_results: _builtins.bool = ...,
+        results: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "only_results", b"only_results", "results", b"results", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2681,12 +2693,15 @@ class CarryFilesRequest(_message.Message):
     PROBLEM_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
+    ONLY_RESULTS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.str
     """The channel's id; in the first message, which says that the folder is there, or why not."""
     problem: _builtins.str
     """In the first message: one sentence on why there is no folder to be reached; empty when there is."""
     reason: _builtins.str
     """Beside a problem: the reason of the error table."""
+    only_results: _builtins.bool
+    """In the first message: whether nothing but what the job's results choose is reached, as was asked for."""
     @_builtins.property
     def answer(self) -> _files_pb2.FolderAnswer:
         """A part of an answer; in every other message."""
@@ -2698,10 +2713,11 @@ class CarryFilesRequest(_message.Message):
         problem: _builtins.str = ...,
         reason: _builtins.str = ...,
         answer: _files_pb2.FolderAnswer | None = ...,
+        only_results: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "channel_id", b"channel_id", "problem", b"problem", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "channel_id", b"channel_id", "only_results", b"only_results", "problem", b"problem", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
