@@ -29,7 +29,16 @@ from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.launch import ContainerAsked, EnvironmentTool, InputFile, InputFolder, JobEnvironment, Mount, Process
+from .core.launch import (
+    ContainerAsked,
+    EnvironmentTool,
+    InputFile,
+    InputFolder,
+    JobEnvironment,
+    JobInput,
+    Mount,
+    Process,
+)
 from .core.notices import Failure
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 from .core.typed import COLUMNS, ROWS
@@ -339,6 +348,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         ),
         folder=_folder(launch.folder) if launch.HasField("folder") else None,
         results=tuple(launch.results),
+        inputs=tuple(JobInput(job=each.job_id, pattern=each.pattern, name=each.name) for each in launch.inputs),
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
         slot=key_from_proto(launch.slot) if launch.HasField("slot") else None,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gpufleet.errors import invalid
 from gpufleet.fleet.client import Client, connected
-from gpufleet.fleet.left_parts import Part, folders_in_words, left_parts, running_parts
+from gpufleet.fleet.left_parts import LeftPart, folders_in_words, left_parts, running_parts
 from gpufleet.fleet.named_jobs import NamedJob, one_named, only_id, read_selection
 from gpufleet.fleet.results import Brought, bring_all, try_each
 from gpufleet.fleet.settings import Settings
@@ -57,10 +57,10 @@ def copy_all(settings: Settings, job_id: int, target: str) -> None:
         _copy_left(client, job, left_parts(client, job), "", target)
 
 
-def _copy_running(client: Client, job: NamedJob, parts: Sequence[Part], path: str, target: str) -> None:
+def _copy_running(client: Client, job: NamedJob, parts: Sequence[LeftPart], path: str, target: str) -> None:
     tally = _Tally(job, parts, nothing="0 files, 0B, of {}")
 
-    def bring_one(part: Part) -> None:
+    def bring_one(part: LeftPart) -> None:
         tally.add(part, *bring_running(client, part.job_id, path, part.inside(target), part.rank))
 
     try:
@@ -69,7 +69,7 @@ def _copy_running(client: Client, job: NamedJob, parts: Sequence[Part], path: st
         tally.tell()
 
 
-def _copy_left(client: Client, job: NamedJob, parts: Sequence[Part], path: str, target: str) -> None:
+def _copy_left(client: Client, job: NamedJob, parts: Sequence[LeftPart], path: str, target: str) -> None:
     tally = _Tally(job, parts, nothing="{} left no file that its --download chooses")
 
     def tell(brought: Brought) -> None:
@@ -88,7 +88,7 @@ class _Tally:
     `nothing` is what to say of a part without files.
     """
 
-    def __init__(self, job: NamedJob, parts: Sequence[Part], nothing: str) -> None:
+    def __init__(self, job: NamedJob, parts: Sequence[LeftPart], nothing: str) -> None:
         self._nothing = nothing
         self._job = job
         self._parts = parts
@@ -100,7 +100,7 @@ class _Tally:
             folders = folders_in_words(parts)
             print(f"gpuctl: the files of each {whose} come into a folder of its own: {folders}", file=sys.stderr)
 
-    def add(self, part: Part, count: int, size: int, left_out: Iterable[str]) -> None:
+    def add(self, part: LeftPart, count: int, size: int, left_out: Iterable[str]) -> None:
         """These files of a part are here."""
         self._count, self._size = self._count + count, self._size + size
         several = f"{part.words}: " if len(self._parts) > 1 else ""
@@ -132,5 +132,5 @@ def _tell_left_out(left_out: Sequence[str]) -> None:
         print(f"gpuctl: not among them: {len(left_out) - LEFT_OUT_SHOWN:,} more", file=sys.stderr)
 
 
-def _tell_wait(part: Part, why: str) -> None:
+def _tell_wait(part: LeftPart, why: str) -> None:
     print(f"gpuctl: waiting for what {part.words} left: {clean(why)}; Ctrl-C leaves", file=sys.stderr)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpufleet.v1 import files_pb2
 
 from gpufleet.fleet.client import Client, connected
-from gpufleet.fleet.left_parts import Part, left_by, running_parts
+from gpufleet.fleet.left_parts import LeftPart, left_by, running_parts
 from gpufleet.fleet.named_jobs import NamedJob, one_named
 from gpufleet.fleet.running_files import RunningFolder
 from gpufleet.fleet.settings import Settings
@@ -64,7 +64,7 @@ def _names_of_item(each: files_pb2.ItemFiles) -> str:
     return "\n".join(filter(None, map(_names, each.ranks)))
 
 
-def _show_running(settings: Settings, client: Client, named: NamedJob, parts: Sequence[Part]) -> None:
+def _show_running(settings: Settings, client: Client, named: NamedJob, parts: Sequence[LeftPart]) -> None:
     """Print what is in the folder of each rank of a job that runs. Errors: those of AccessFiles."""
     whole = files_pb2.ListFilesResponse()
     for part in parts:

@@ -21,7 +21,7 @@ RUNS = (job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_STOPPING)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LeftPart:
     """One rank of a job whose files are meant. `words` call it, `typed` names its job in a command.
 
     `folder` is where its files go, empty where it is the only part. `trouble` says why there are none.
@@ -39,14 +39,14 @@ class Part:
         return f"{target.rstrip('/') or '/'}/{self.folder}/" if self.folder else target
 
 
-def running_parts(named: NamedJob, rank: int | None = None) -> list[Part]:
+def running_parts(named: NamedJob, rank: int | None = None) -> list[LeftPart]:
     """The ranks whose folders can be reached, as the job runs; none of a job that does not. Raises INVALID_ARGUMENT."""
     if named.is_array or named.job.state not in RUNS or not named.job.attempts:
         return []
     return list(_parts(named, len(named.job.attempts[-1].ranks), rank))
 
 
-def left_parts(client: Client, named: NamedJob, rank: int | None = None) -> list[Part]:
+def left_parts(client: Client, named: NamedJob, rank: int | None = None) -> list[LeftPart]:
     """The ranks that have left something, or will. Errors: FILE_NOT_FOUND where the job is to leave nothing."""
     if not named.is_array:
         return list(_parts(named, max(1, len(left_by(client, named).ranks)), rank))
@@ -98,31 +98,31 @@ def _check_leaves(named: NamedJob) -> None:
         )
 
 
-def _parts(named: NamedJob, count: int, rank: int | None) -> Iterator[Part]:
+def _parts(named: NamedJob, count: int, rank: int | None) -> Iterator[LeftPart]:
     ranks: Iterable[int] = range(count) if rank is None else (rank,)
     if rank is not None and rank >= count:
         raise invalid("--rank", f"{named.words} has ranks 0 to {count - 1}", next_step="Name one, or none for all.")
     for each in ranks:
         words = named.words if count == 1 else f"rank {each} of {named.words}"
         folder = RANK_FOLDER.format(each) if rank is None and count > 1 else ""
-        yield Part(named.job.id, each, words, named.typed, folder)
+        yield LeftPart(named.job.id, each, words, named.typed, folder)
 
 
-def _parts_of_item(named: NamedJob, item: files_pb2.ItemFiles, rank: int | None) -> Iterator[Part]:
+def _parts_of_item(named: NamedJob, item: files_pb2.ItemFiles, rank: int | None) -> Iterator[LeftPart]:
     typed, folder = f"{named.job.id}.{item.index}", ITEM_FOLDER.format(item.index)
     words, count = f"job {typed}", len(item.ranks)
     if not count:
-        yield Part(item.job_id, rank or 0, words, typed, folder, f"{words} left nothing: {item.message}")
+        yield LeftPart(item.job_id, rank or 0, words, typed, folder, f"{words} left nothing: {item.message}")
     elif rank is not None:
         trouble = f"{words} has ranks 0 to {count - 1}" if rank >= count else ""
-        yield Part(item.job_id, rank, words if count == 1 else f"rank {rank} of {words}", typed, folder, trouble)
+        yield LeftPart(item.job_id, rank, words if count == 1 else f"rank {rank} of {words}", typed, folder, trouble)
     else:
         for each in range(count):
             inner = f"{folder}/{RANK_FOLDER.format(each)}" if count > 1 else folder
-            yield Part(item.job_id, each, words if count == 1 else f"rank {each} of {words}", typed, inner)
+            yield LeftPart(item.job_id, each, words if count == 1 else f"rank {each} of {words}", typed, inner)
 
 
-def folders_in_words(parts: Sequence[Part]) -> str:
+def folders_in_words(parts: Sequence[LeftPart]) -> str:
     """The folders of parts that get one each: `rank-0, rank-1` or `item-1, item-2, …`."""
     shown = [part.folder for part in parts[:3]]
     return ", ".join(shown) + (", …" if len(parts) > len(shown) else "")

@@ -17,7 +17,7 @@ from gpufleet.jobs.files import trouble_with_path
 from gpufleet.v1 import files_pb2, scheduler_pb2
 
 from .client import Client, translated
-from .left_parts import Part
+from .left_parts import LeftPart
 
 SILENT_SECONDS = 2.0
 """Who waits longer than this for what a job left is told what for."""
@@ -33,18 +33,18 @@ MISSING_SHOWN = 20
 class Brought:
     """What came of one part: what it left, and where each of its files lies."""
 
-    part: Part
+    part: LeftPart
     left: files_pb2.RankFiles
     places: list[tuple[files_pb2.FolderEntry, Path]]
 
 
 def bring_all(
     client: Client,
-    parts: Sequence[Part],
+    parts: Sequence[LeftPart],
     path: str,
     target: str,
     tell: Callable[[Brought], None],
-    on_wait: Callable[[Part, str], None] = lambda part, why: None,
+    on_wait: Callable[[LeftPart, str], None] = lambda part, why: None,
 ) -> None:
     """Bring a file, a folder or, for an empty path, all of what each part left; `tell` hears of each that is here.
 
@@ -52,13 +52,13 @@ def bring_all(
     cannot be brought, the others come all the same. Errors: those of `bring`, and FILE_NOT_FOUND for some of several.
     """
 
-    def bring_one(part: Part) -> None:
+    def bring_one(part: LeftPart) -> None:
         tell(bring(client, part, path, part.inside(target), partial(on_wait, part)))
 
     try_each(parts, bring_one)
 
 
-def try_each(parts: Sequence[Part], act: Callable[[Part], None]) -> None:
+def try_each(parts: Sequence[LeftPart], act: Callable[[LeftPart], None]) -> None:
     """Do something with each of several parts, and raise in the end what went wrong; of one part it is raised as it is.
 
     Errors: FILE_NOT_FOUND, and at once that the scheduler is away.
@@ -81,7 +81,7 @@ def try_each(parts: Sequence[Part], act: Callable[[Part], None]) -> None:
 
 
 def bring(
-    client: Client, part: Part, path: str, target: str, on_wait: Callable[[str], None] = lambda why: None
+    client: Client, part: LeftPart, path: str, target: str, on_wait: Callable[[str], None] = lambda why: None
 ) -> Brought:
     """Bring a file, a folder or all of what one part left, to a target that is its own.
 
@@ -95,7 +95,7 @@ def bring(
     return Brought(part, found, places)
 
 
-def stored(client: Client, part: Part, on_wait: Callable[[str], None] = lambda why: None) -> files_pb2.RankFiles:
+def stored(client: Client, part: LeftPart, on_wait: Callable[[str], None] = lambda why: None) -> files_pb2.RankFiles:
     """What a rank left, once it is stored; `on_wait` hears what is waited for. Errors: FILE_NOT_FOUND."""
     began, said = time.monotonic(), ""
     while True:
@@ -115,7 +115,7 @@ def stored(client: Client, part: Part, on_wait: Callable[[str], None] = lambda w
         time.sleep(ASKED_AGAIN_SECONDS)
 
 
-def _nothing_yet(client: Client, part: Part) -> GpufleetError:
+def _nothing_yet(client: Client, part: LeftPart) -> GpufleetError:
     job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=part.job_id)).job
     if job.HasField("end_time"):
         step = f"See how it ended with: gpuctl job {part.typed}"
@@ -129,7 +129,7 @@ def _how_to_see(typed: str) -> str:
 
 
 def _places(
-    part: Part, found: files_pb2.RankFiles, path: str, target: Path, is_folder: bool
+    part: LeftPart, found: files_pb2.RankFiles, path: str, target: Path, is_folder: bool
 ) -> Iterator[tuple[files_pb2.FolderEntry, Path]]:
     """Each wanted file, and where it is to lie."""
     files: Sequence[files_pb2.FolderEntry] = found.files

@@ -187,6 +187,39 @@ async def test_files_that_download_chooses_are_for_whom_the_setting_says_while_t
     assert [each.path for each in (await stored(people["bob"], job)).files] == ["out/a"]
 
 
+async def test_what_a_job_is_given_of_anothers_is_as_the_setting_says_at_submit_and_when_it_is_laid_out(
+    private: tuple[Fleet, Path], people: dict[str, Client]
+) -> None:
+    fleet, settings = private
+    ann, bob, admin = people["ann"], people["bob"], people["admin"]
+    job = (await ann.run("/bin/sh", "-c", "echo chosen >a", cwd="", results=["a"])).id
+    await stored(ann, job)
+    inputs = [job_pb2.JobInput(job_id=job, pattern="a")]
+
+    async def set_to(setting: str) -> None:
+        settings.write_text(f'[privacy]\noutput = "{setting}"\n')
+        fleet.scheduler.signal(signal.SIGHUP)
+
+        async def is_applied() -> bool:
+            return ((await bob.job(job)).spec.argv[-1] != HIDDEN) == (setting == "team")
+
+        await until("the setting is applied", is_applied)
+
+    await set_to("team")
+    held = await bob.submit("cat", "a", cwd="", inputs=inputs, is_held=True)
+    await set_to("owner")
+    error = await refusal(bob.stub.Submit(pb.SubmitRequest(specs=[bob.spec("cat", "a", cwd="", inputs=inputs)])))
+    assert error.reason is Reason.OUTPUT_PRIVATE
+    update = pb.UpdateJobRequest(jobs=pb.JobSelector(job_ids=[held]), is_held=False)
+    update.update_mask.paths.append("is_held")
+    await bob.stub.UpdateJob(update)
+    ended = await bob.wait(held)
+    assert (ended.exit_reason, "may not read what it left" in ended.exit_message) == ("INPUT_UNUSABLE", True), ended
+    for who in (ann, admin):
+        given = await who.run("cat", "a", cwd="", inputs=inputs)
+        assert await who.stdout(given.id) == b"chosen\n"
+
+
 async def _listed(client: Client, job: int) -> list[files_pb2.FolderEntry]:
     return list((await asked(client, job, list=files_pb2.ListFolder())).entries)
 

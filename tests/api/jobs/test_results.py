@@ -215,3 +215,18 @@ async def test_a_line_that_chooses_nothing_is_refused(fleet: Fleet, admin: Clien
     spec = admin.spec("true", cwd="", results=[line])
     error = await refusal(admin.stub.Submit(scheduler_pb2.SubmitRequest(specs=[spec])))
     assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, "specs[0].results[0]")
+
+
+async def test_lines_that_only_take_files_out_are_refused(fleet: Fleet, admin: Client) -> None:
+    spec = admin.spec("true", cwd="", results=["!*.tmp", "!out/"])
+    error = await refusal(admin.stub.Submit(scheduler_pb2.SubmitRequest(specs=[spec], dry_run=True)))
+    assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, "specs[0].results")
+
+
+async def test_of_a_job_that_works_elsewhere_than_in_its_folder_it_is_said_where_results_are_looked_for(
+    fleet: Fleet, admin: Client
+) -> None:
+    for cwd, is_noted in (("/", True), ("", False)):
+        spec = admin.spec("true", cwd=cwd, results=["out/**"])
+        answer = await admin.stub.Submit(scheduler_pb2.SubmitRequest(specs=[spec], dry_run=True))
+        assert any("$GPUFLEET_FILES" in note for note in answer.notes) == is_noted, answer

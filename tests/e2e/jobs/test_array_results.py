@@ -84,9 +84,9 @@ async def test_the_files_of_an_array_are_listed_with_the_item_of_each(
         ["7", "2B", "out/n"],
         ["Attempt", "1", "of", "item", "4", "left", "nothing", "that", "--download", "chooses."],
     ], listed.stderr
-    told = json.loads((await gpuctl(shared_fleet, tmp_path, "files", str(job), "-o", "json")).stdout)
-    assert [each["index"] for each in told["items"]] == [2, 4, 5, 6, 7]
-    assert told["items"][-1]["job_id"] == str(job + 5)
+    listing = json.loads((await gpuctl(shared_fleet, tmp_path, "files", str(job), "-o", "json")).stdout)
+    assert [each["index"] for each in listing["items"]] == [2, 4, 5, 6, 7]
+    assert listing["items"][-1]["job_id"] == str(job + 5)
 
 
 async def test_of_an_item_that_left_nothing_it_is_said_why(shared_fleet: Fleet, person: Client, tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ async def test_each_rank_of_a_gang_leaves_its_own_and_one_that_ends_first_does_n
     assert [(tmp_path / f"copied/rank-{rank}/r").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
     one = await gpuctl(fleet, tmp_path, "cp", "--rank", "1", "1:out/r", "one")
     assert (one.returncode, (tmp_path / "one").read_text()) == (0, "1\n"), one.stderr
+    given = await gpuctl(fleet, tmp_path, "run", "--input", "1:out/r", "--", "cat rank-0/out/r rank-1/out/r")
+    assert (given.returncode, given.stdout) == (0, "0\n1\n"), given.stderr
     beyond = await gpuctl(fleet, tmp_path, "cp", "--rank", "2", "1:out/r", ".")
     assert beyond.returncode == 2 and "job 1 has ranks 0 to 1" in beyond.stderr
 

@@ -651,6 +651,35 @@ export interface InputFolder {
 }
 
 /**
+ * JobInput gives a job files that another one left (JobSpec.results of that one), from its newest attempt that left
+ * any. Each rank gets a copy of its own, beside the files that go with the job. Each item of an array, and each rank of
+ * a job on several nodes, has a folder of its own: item-3/out/a, rank-0/out/a, item-3/rank-0/out/a.
+ */
+export interface JobInput {
+  /**
+   * The job that left them: an array for all of its items. The caller must be allowed to download them, at submit and
+   * when they are laid out. A job that has not ended is waited for as by `after` with OK, unless `after` names it
+   * itself.
+   */
+  readonly job_id: Int64;
+  /**
+   * Which of its files: a line as those of `results`, such as "out/**"; 1,024 bytes at most. A job for which nothing is
+   * chosen ends with INPUT_UNUSABLE.
+   */
+  readonly pattern: string;
+  /**
+   * A folder that they lie in, by the same rules as the path of an InputFile; empty, the default, for none. A file lies
+   * at the path that it had, below that folder.
+   */
+  readonly name: string;
+  /**
+   * Of an array the index of one item, which is meant alone; absent for all. A job is given back with the id of the
+   * item.
+   */
+  readonly array_index?: number;
+}
+
+/**
  * JobEnvironment says how the Python environment of a job is made of the files that go with it. Its node makes it once
  * for the same content and keeps it; the job begins in it. Exactly one of the fields is set.
  */
@@ -848,6 +877,11 @@ export interface JobSpec {
    * "out/**", "*.pt"; 100 lines of 1,024 bytes at most. A job has such a folder then, whether files go with it or not.
    */
   readonly results: readonly string[];
+  /**
+   * Files that other jobs left, which lie in the folder of its files, too; 100 at most. A job has such a folder then. A
+   * file that lies where another one does, or below one, ends the job with INPUT_UNUSABLE.
+   */
+  readonly inputs: readonly JobInput[];
   /** The Python environment that it begins in; absent for none. Files must go with the job. */
   readonly environment?: JobEnvironment;
   /**
