@@ -14,6 +14,7 @@ import grpc
 
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.jobs.files import trouble_with_path
+from gpufleet.jobs.results import NOTHING_STORED
 from gpufleet.v1 import files_pb2, scheduler_pb2
 
 from .client import Client, translated
@@ -89,6 +90,10 @@ def bring(
     DownloadFile.
     """
     found = stored(client, part, on_wait)
+    if not found.files and (why := next((each for each in found.problems if each.startswith(NOTHING_STORED)), "")):
+        raise GpufleetError(
+            Reason.FILE_NOT_FOUND, f"of what {part.words} left {why}", next_step=_how_to_see(part.typed)
+        )
     places = list(_places(part, found, path.strip("/"), Path(target), target.endswith("/")))
     for file, place in places:
         _bring(client, part.job_id, found, file, place)

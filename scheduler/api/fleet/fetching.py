@@ -30,7 +30,7 @@ async def pieces_of(
     Of what other jobs left also INPUT_UNUSABLE, and CONFLICT while it is still coming.
     """
     if request.wants_inputs:
-        sources = await inputs.of_attempt(job_of(durable, request), request.key.attempt, anew=True)
+        sources = await inputs.of_attempt(job_of(durable, request), request.key.attempt)
         found = pb.InputSources(
             sources=[
                 pb.InputSource(
@@ -65,10 +65,9 @@ async def _owner_of_file(blobs: BlobStore, inputs: InputSources, job: Job, reque
     """Whose file it is that the job names, or that another one left for it. Errors: PERMISSION_DENIED."""
     if await blobs.on_thread(_is_named, blobs, job, request.digest):
         return job.user
-    if job.spec.inputs:
-        for source in await inputs.of_attempt(job, request.key.attempt):
-            if await inputs.has(source, request.digest):
-                return source.user
+    owner = await inputs.owner_of(job, request.key.attempt, request.digest) if job.spec.inputs else None
+    if owner is not None:
+        return owner
     raise GpufleetError(
         Reason.PERMISSION_DENIED,
         f"no attempt that is placed on node {request.node} names this file",

@@ -1,8 +1,8 @@
 """Where the files are that `--input` names: of each rank of another job, once all of them are stored."""
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from gpufleet.v1 import files_pb2
@@ -25,8 +25,8 @@ RANK_FOLDER, ITEM_FOLDER = "rank-{}", "item-{}"
 ITEMS_MAX = 10_000
 """Items of an array that one input may name."""
 ITEMS_READ = 1_000
-REMEMBERED_MAX = 1_000
-"""Attempts whose sources are remembered, of those that fetch."""
+BLOBS_REMEMBERED_MAX = 200_000
+"""Manifests and chunks of inputs of which it is remembered whose they are, of all attempts that fetch them."""
 GONE = (files_pb2.RESULTS_STATE_LOST, files_pb2.RESULTS_STATE_DROPPED)
 
 
@@ -42,6 +42,14 @@ class Source:
     input: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The sources of an attempt, and whose each blob of them is."""
+
+    sources: tuple[Source, ...]
+    owners: Mapping[str, UserName]
+
+
 class InputSources:
     """Finds them. `is_shared` says whether everybody reads what jobs write."""
 
@@ -49,24 +57,28 @@ class InputSources:
         self._engine = engine
         self._blobs = blobs
         self._is_shared = is_shared
-        self._known: OrderedDict[tuple[JobId, int], tuple[Source, ...]] = OrderedDict()
+        self._known: OrderedDict[tuple[JobId, int], _Known] = OrderedDict()
 
-    async def of_attempt(self, job: Job, attempt: int, *, anew: bool = False) -> tuple[Source, ...]:
-        """Those of all inputs of a job, as its submitter may read them; remembered for what is fetched of them.
+    async def of_attempt(self, job: Job, attempt: int) -> tuple[Source, ...]:
+        """Those of all inputs of a job, as its submitter may read them now.
 
         Errors: INPUT_UNUSABLE, and CONFLICT while something of them is still coming.
         """
-        known = self._known.get((job.id, attempt))
-        if known is None or anew:
-            known = tuple([source async for source in self._of_job(job)])
-            self._known[job.id, attempt] = known
-            while len(self._known) > REMEMBERED_MAX:
-                self._known.popitem(last=False)
-        return known
+        return (await self._found(job, attempt)).sources
 
-    async def has(self, source: Source, digest: str) -> bool:
-        """Whether a blob is the manifest of a source, or a chunk of it."""
-        return digest == source.digest or digest in await self._blobs.on_thread(_chunks, self._blobs, source)
+    async def owner_of(self, job: Job, attempt: int, digest: str) -> UserName | None:
+        """Whose blob it is, if it is a manifest of these sources or a chunk of one. Errors: as `of_attempt`."""
+        known = self._known.get((job.id, attempt)) or await self._found(job, attempt)
+        return known.owners.get(digest)
+
+    async def _found(self, job: Job, attempt: int) -> _Known:
+        """Look for them anew, and remember them for what is fetched of them."""
+        sources = tuple([source async for source in self._of_job(job)])
+        found = _Known(sources, await self._blobs.on_thread(_owners, self._blobs, sources))
+        self._known[job.id, attempt] = found
+        while len(self._known) > 1 and sum(len(each.owners) for each in self._known.values()) > BLOBS_REMEMBERED_MAX:
+            self._known.popitem(last=False)
+        return found
 
     async def of(self, number: int, wanted: JobInput, left: Job) -> AsyncIterator[Source]:
         """Those of one input; `left` is the job that it names. Errors: as `of_attempt`."""
@@ -139,11 +151,14 @@ def has_ended(job: Job) -> bool:
     return isinstance(job.state, Finished) if job.items is None else job.items.ended is not None
 
 
-def _chunks(blobs: BlobStore, source: Source) -> frozenset[str]:
-    try:
-        return frozenset(blobs.folders.contents(source.user, source.digest).chunks)
-    except ManifestError:
-        return frozenset()
+def _owners(blobs: BlobStore, sources: Iterable[Source]) -> dict[str, UserName]:
+    """Whose each manifest is, and each chunk of it. It reads manifests: not for the event loop."""
+    found: dict[str, UserName] = {}
+    for source in sources:
+        found[source.digest] = source.user
+        with suppress(ManifestError):
+            found |= dict.fromkeys(blobs.folders.contents(source.user, source.digest).chunks, source.user)
+    return found
 
 
 def _chooses_any(blobs: BlobStore, source: Source, pattern: str) -> bool:

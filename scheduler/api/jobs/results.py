@@ -84,8 +84,9 @@ class ResultCalls(JobsFound):
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest
     ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
-        """The bytes of a file from the offset on, all of them or a part."""
+        """The bytes of a file from the offset on, all of them or a part. Errors: IS_AN_ARRAY, and those of a file."""
         job = await self._read_job(request.job_id)
+        self.check_has_output(job)
         if request.length_bytes < 0:
             raise invalid("length_bytes", f"is {request.length_bytes:,}", next_step="leave it out for all of the file")
         ranks = await left_by_ranks(self.engine, self.blobs, job)

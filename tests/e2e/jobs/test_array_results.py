@@ -103,6 +103,11 @@ async def test_of_an_item_that_left_nothing_it_is_said_why(shared_fleet: Fleet, 
     await person.wait(job)
 
 
+async def _read(person: Client, job: int) -> None:
+    async for _ in person.stub.DownloadFile(files_pb2.DownloadFileRequest(job_id=job, path="out/n")):
+        pass
+
+
 async def test_items_come_in_pages_and_only_an_array_has_them(person: Client) -> None:
     job, plain = await ended_array(person), (await person.run("true")).id
 
@@ -124,6 +129,7 @@ async def test_items_come_in_pages_and_only_an_array_has_them(person: Client) ->
         (page(job_id=plain, first_index=1), Reason.NOT_AN_ARRAY),
         (page(job_id=job, page_token=other, first_index=3), Reason.PAGE_TOKEN_INVALID),
         (page(job_id=job, page_size=1_001), Reason.INVALID_ARGUMENT),
+        (_read(person, job), Reason.IS_AN_ARRAY),
     ):
         assert (await refusal(refused)).reason is reason
 
