@@ -28,7 +28,8 @@ from ..core.commands import OpenFiles
 from ..core.launch import Isolation
 from ..isolation.accounts import AccountUnusable
 from .account_thread import AccountThread
-from .reached_folder import NotReached, ReachedFile, ResultsAlone, WrittenFile, listed
+from .reached_folder import NotReached, ReachedFile, ResultsAlone, listed
+from .written_file import WrittenFile
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
