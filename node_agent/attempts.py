@@ -230,7 +230,9 @@ class Attempts:
             return refusal
         if not command.has_files:
             return None
-        refusal = await self._files.lay_out(command.key, command.files, command.folder, user=command.user)
+        refusal = await self._files.lay_out(
+            command.key, command.files, command.folder, inputs=command.inputs, user=command.user
+        )
         await asyncio.to_thread(self._results.expect, command.key, command.results)
         return refusal or await self._environments.make(command, self._files.folder_of(command.key))
 
