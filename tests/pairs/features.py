@@ -70,7 +70,7 @@ FEATURES: dict[str, tuple[str, ...]] = {each.name: get_args(get_type_hints(Row)[
 """The levels of each feature, the plain one first."""
 
 COMING = ("keep", "input")
-"""Options that are being built (issue 29, points 4 and 5): their features come with them."""
+"""Options without a feature yet: --keep is being built (issue 29, point 4), --input is new."""
 
 
 def levels(row: Row) -> dict[str, str]:

@@ -69,6 +69,7 @@ MEANINGS: dict[str, Meaning] = {
         "of the working directory",
         "download",
     ),
+    "--input": Meaning("a copy for each item", "a copy on each node", "a new copy", "in the working directory"),
     "--requirements": Meaning(*ENVIRONMENT, "", "environment=requirements"),
     "--uv": Meaning(*ENVIRONMENT, "refused"),
     "--conda": Meaning(*ENVIRONMENT, "refused"),
