@@ -339,6 +339,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
         slot=key_from_proto(launch.slot) if launch.HasField("slot") else None,
+        run_number=max(0, launch.run_number),
         environment=_environment(launch.environment) if launch.HasField("environment") else None,
         container=_container(launch) if launch.HasField("container") else None,
     )

@@ -138,7 +138,7 @@ def job_columns(now: datetime, *, is_wide: bool = False) -> list[Column[job_pb2.
     wide: list[Column[job_pb2.Job]] = [
         Column("LIKELY START", lambda job: likely_start(job, now)),
         Column("SUBMITTED", lambda job: words.full_clock(job.submit_time, now)),
-        Column("TRIES", lambda job: str(job.attempt_count), is_right=True),
+        Column("TRIES", lambda job: str(words.runs_of(job)), is_right=True),
         Column("COMMAND", _command_of),
     ]
     return [*usual, *wide] if is_wide else usual

@@ -34,7 +34,7 @@ from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 
 from ..core.launch import InputFile, InputFolder, Refusal, RefusalReason
-from .file_cache import FileCache, NotHad
+from .file_cache import Came, FileCache, NotHad
 from .job_folders import lay_out_folder
 from .placing import place_apart_below
 from .shared_root import FICLONE, NotRead, SharedRoot
@@ -56,8 +56,9 @@ class JobFiles:
         folder: Path,
         cache_bytes: Callable[[], int],
         root: SharedRoot | None = None,
+        came: Came = lambda key, count: None,
     ) -> None:
-        self._cache = FileCache(node, incarnation, folder / "cache", cache_bytes)
+        self._cache = FileCache(node, incarnation, folder / "cache", cache_bytes, came)
         self._spares_folder = folder / "spares"
         self._spares = SpareFolders(self._spares_folder, self._cache, cache_bytes)
         self._attempts, self._removed = folder / "attempts", folder / "removed"

@@ -16,7 +16,7 @@ from ..policy.routing import GPU_WAIT_OVER
 from ..state.attempts import Attempt, Rendezvous
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
-from ..state.ids import NodeName
+from ..state.ids import NodeName, RankKey
 from ..state.jobs import Deferred, Divided, Finished, Job, Starting, is_being_prepared, live_ranks, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reachability
@@ -276,7 +276,7 @@ def _deadlines_of_gangs(state: State) -> Iterator[Instant]:
         if not isinstance(job.state, Starting):
             continue
         if attempt.rendezvous is None:
-            yield gangs.prepared_by(state, attempt)
+            yield gangs.prepared_by(state, job, attempt)
         elif gangs.unstarted(state, job, attempt):
             yield gangs.started_by(state, attempt.rendezvous)
 
@@ -289,7 +289,7 @@ def _overdue_gangs(state: State, at: Instant) -> list[Decision]:
 
 def _overdue(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
     if is_being_prepared(job):
-        return _not_prepared(state, at, job, attempt) if at >= gangs.prepared_by(state, attempt) else Decision()
+        return _not_prepared(state, at, job, attempt) if at >= gangs.prepared_by(state, job, attempt) else Decision()
     gone = {
         node: f"node {node} was not heard"
         for node in _silent_nodes(state, at, attempt)
@@ -313,11 +313,20 @@ def _overdue(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
 
 
 def _not_prepared(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
-    """The nodes that did not say that they are ready are left out for a moment."""
-    keys = rank_keys(job, attempt)
-    late = tuple(attempt.ranks[key.rank].placement.node for key in keys if key not in state.live.ready)
-    message = f"not ready in time: {', '.join(late)}"
-    return gangs.handed_back(at, job, attempt, late[0], "PREPARE_TIMED_OUT", message, late)
+    """The nodes that say nothing of their ranks, or get no further, are left out for a moment."""
+    keys = [key for key in rank_keys(job, attempt) if key not in state.live.ready]
+    late = [key for key in keys if at >= gangs.late_at(state, attempt, key)]
+    nodes = tuple(attempt.ranks[key.rank].placement.node for key in late)
+    message = "; ".join(_why_late(state, attempt, key) for key in late)
+    return gangs.handed_back(at, job, attempt, nodes[0], "PREPARE_TIMED_OUT", message, nodes)
+
+
+def _why_late(state: State, attempt: Attempt, key: RankKey) -> str:
+    told, limits = state.live.preparing.get(key), state.limits
+    words = gangs.rank_words(attempt, key.rank)
+    if told is not None and told.moved_at + limits.prepare_still_span <= told.told_at + limits.prepare_span:
+        return f"{words} made no progress for {span_text(limits.prepare_still_span)}"
+    return f"{words} was not ready, and its node said nothing of it for {span_text(limits.prepare_span)}"
 
 
 def _not_started(state: State, at: Instant, job: Job, attempt: Attempt, rendezvous: Rendezvous) -> Decision:

@@ -1,6 +1,9 @@
 """A gang, a job over several nodes: all its ranks are prepared, then all are started; one that fails stops the others.
 
-    AttemptPlaced ─▶ Prepare to all ─▶ ready from all in 15 s ─▶ AttemptReady ─▶ Start to all, with where they meet
+    AttemptPlaced ─▶ Prepare to all ─▶ ready from all ─▶ AttemptReady ─▶ Start to all, with where they meet
+
+A node may take long to prepare its rank, as files or an image come, or an environment is made; it says so with each
+beat. One that says nothing of its rank for 15 s, or that nothing moves for 10 min, ends the placement.
 
 Until AttemptReady is stored no Start leaves, so that nothing can run, and a placement that comes to nothing is handed
 back by Abort. From then on its number is used up: a rank that fails brings down the others by the grace rule, and how
@@ -18,7 +21,7 @@ from ..state.ids import NodeName, RankKey
 from ..state.jobs import Job, Running, Starting, index_of, keyed_ranks, live_ranks, rank_keys
 from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
 from ..state.state import State
-from ..state.units import Instant, after
+from ..state.units import NEVER, Instant, after
 from .decision import NOTHING, Decision
 from .live_ranks import live_attempt
 
@@ -45,6 +48,8 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         submitted_at=job.submitted_at,
         placed_at=attempt.placed_at,
         slot=attempt.slot,
+        # A worker names itself by the number of its attempt.
+        run_number=0 if job.spec.serves else attempt.number - job.void_count,
     )
     return PrepareAttempt(launch=launch) if attempt.is_gang else launch
 
@@ -63,9 +68,20 @@ def _memory_to_find(state: State, job: Job, placement: Placement) -> int:
     return minimum_memory(state, resources)
 
 
-def prepared_by(state: State, attempt: Attempt) -> Instant:
-    """Until when every rank of a gang must be ready."""
-    return after(max(attempt.placed_at, state.live.reads_since), state.limits.prepare_span)
+def late_at(state: State, attempt: Attempt, key: RankKey) -> Instant:
+    """When a rank that is not ready is given up: its node says nothing of it, or that nothing of it moves."""
+    asked_at, limits = max(attempt.placed_at, state.live.reads_since), state.limits
+    told = state.live.preparing.get(key)
+    if told is None:
+        return after(asked_at, limits.prepare_span)
+    silent_at = after(max(asked_at, told.told_at), limits.prepare_span)
+    return min(silent_at, after(max(attempt.placed_at, told.moved_at), limits.prepare_still_span))
+
+
+def prepared_by(state: State, job: Job, attempt: Attempt) -> Instant:
+    """Until when something must be heard of the ranks of a gang that are not ready."""
+    unready = (key for key in rank_keys(job, attempt) if key not in state.live.ready)
+    return min((late_at(state, attempt, key) for key in unready), default=NEVER)
 
 
 def started_by(state: State, rendezvous: Rendezvous) -> Instant:

@@ -9,7 +9,19 @@ from ..state.attempts import Attempt
 from ..state.durable import Durable
 from ..state.gpu_choice import fallen_back
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping, items_alike
+from ..state.jobs import (
+    Deferred,
+    Divided,
+    Finished,
+    Held,
+    Job,
+    Queued,
+    Running,
+    Starting,
+    Stopping,
+    items_alike,
+    keyed_ranks,
+)
 from ..state.specs import EndWanted
 from ..state.state import State
 from ..state.units import NEVER, SECOND, Instant
@@ -99,7 +111,8 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
         case Starting(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
             how = "prepared" if attempt.is_gang and attempt.rendezvous is None else "started"
-            does = in_slot(state.durable, job) or f"is being {how} on {where}{_without_gpus(job)}"
+            far = _how_far(state, job, attempt)
+            does = in_slot(state.durable, job) or f"is being {how} on {where}{far}{_without_gpus(job)}"
             return Explanation(reason=STARTING, sentence=f"job {job.id} {does}")
         case Running(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
@@ -134,6 +147,17 @@ def in_slot(durable: Durable, job: Job) -> str:
         return ""
     jobs = f"jobs {', '.join(ahead[:-1])} and {ahead[-1]}" if len(ahead) > 1 else f"job {ahead[0]}"
     return f"is the next on node {node} behind {jobs}"
+
+
+def _how_far(state: State, job: Job, attempt: Attempt) -> str:
+    """Which nodes are ready for a job that has not begun, and which still work on it; empty where nothing is known."""
+    live, nodes = state.live, {key: rank.placement.node for key, rank in keyed_ranks(job, attempt)}
+    ready = sum(key in live.ready for key in nodes)
+    at_work = [node for key, node in nodes.items() if key in live.preparing or key in live.setting_up]
+    are = "is" if ready == 1 else "are"
+    parts = [f"{ready} of {len(nodes)} nodes {are} ready"] if attempt.is_gang and 0 < ready < len(nodes) else []
+    parts += [f"{nodes_text(at_work)} {'prepares' if len(at_work) == 1 else 'prepare'} it"] if at_work else []
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def _node_of(attempt: Attempt) -> NodeName:

@@ -136,9 +136,10 @@ def apply(durable: Durable, record: Record) -> None:
         case records.AttemptVoided(job=job_id, node=name, is_excluded=True):
             job = durable.jobs[job_id]
             spec = job.spec.excluding(name)
-            _put_job(durable, job, replace(job, spec=spec, state=jobs.Queued(), version=job.version + 1))
+            _put_job(durable, job, replace(_voided(job), spec=spec))
         case records.AttemptVoided(job=job_id):
-            _set_state(durable, job_id, jobs.Queued())
+            job = durable.jobs[job_id]
+            _put_job(durable, job, _voided(job))
         case records.WorkerDrained(job=job_id, at=at):
             job = durable.jobs[job_id]
             _put_job(durable, job, replace(job, drained_at=at, version=job.version + 1))
@@ -370,6 +371,10 @@ def _fell_back(job: Job, record: records.JobFellBack | records.ItemsFellBack) ->
 def _released(job: Job, at: Instant) -> Job:
     begins_at = job.begins_at if job.begins_at is not None and job.begins_at > at else None
     return _with_conditions(replace(job, state=jobs.Deferred()), at, begins_at=begins_at, unmet=job.unmet)
+
+
+def _voided(job: Job) -> Job:
+    return replace(job, state=jobs.Queued(), void_count=job.void_count + 1, version=job.version + 1)
 
 
 def _put_job(durable: Durable, old: Job | None, new: Job) -> None:

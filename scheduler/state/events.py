@@ -257,10 +257,19 @@ class InventoryReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """A node is at work on a rank that has not begun: what it does, and for how long nothing of it has moved."""
+
+    key: RankKey
+    still: Span
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
     """A sign of life with the newest samples. `usages` is what each rank that runs used, as its agent sent it.
 
-    `peaks` is of that what is decided by: see `MEMORY_JUDGED_SPAN`.
+    `peaks` is of that what is decided by: see `MEMORY_JUDGED_SPAN`. `preparations` are ranks that have not begun.
     """
 
     at: Instant
@@ -270,6 +279,7 @@ class NodeBeat:
     host: HostSample = HostSample()
     usages: tuple[tuple[RankKey, ReportedUse], ...] = ()
     peaks: tuple[tuple[RankKey, MemoryPeak], ...] = ()
+    preparations: tuple[Preparation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

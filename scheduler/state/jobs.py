@@ -194,6 +194,7 @@ class Job:
     story stands what befell all of them (`told_with`). `items` makes it an array itself. `drained_at` is
     when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
     `revision` is a worker's revision of its model, and `replaces` the worker that goes when this one is ready.
+    `attempt_count` is the number of the newest attempt; of those `void_count` came to nothing before anything ran.
     `fell_back` is set as long as it does without the GPUs that it prefers. `group` is the group of users that it was
     submitted in, also when that has been renamed or removed.
     """
@@ -225,6 +226,12 @@ class Job:
     replaces: JobId | None = None
     fell_back: FellBack | None = None
     group: GroupId = NO_GROUP
+    void_count: int = 0
+
+    @property
+    def run_count(self) -> int:
+        """Attempts that ran, and the one that is placed now."""
+        return self.attempt_count - self.void_count
 
     @property
     def age_since(self) -> Instant:

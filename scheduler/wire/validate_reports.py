@@ -11,11 +11,19 @@ from gpufleet.jobs.run_protos import STOP_CAUSE_OF, exit_from_proto, runs_from_p
 from ..series.points import NOT_READ, Reading
 from ..series.recorder import DeviceReading
 from ..state.attempts import OutputEnd, OutputStream, RankExit
-from ..state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
+from ..state.events import (
+    Preparation,
+    ReportedExited,
+    ReportedRefused,
+    ReportedRunning,
+    ReportedStarting,
+    ReportedState,
+)
 from ..state.ids import DeviceUuid, JobId, UserName
 from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, JobAccounts, NodeContainers, NodeInfo, RunsAs
 from ..state.units import MB, SECOND, Instant, Span
 from ..state.warnings import SLOWED_BY
+from .convert import rank_key
 from .convert_nodes import PLAIN_FACTS, RUNS_AS
 from .usages import rank_use
 from .validate import USER_NAME, labels_of, span_of
@@ -29,6 +37,9 @@ UID_MAX = 2**32 - 2
 
 READING_SECONDS_MAX = 3_600
 """A reading of a longer span is told of its end."""
+
+PREPARATIONS_MAX = 256
+"""Of what a beat says of ranks that have not begun; the rest is cut."""
 
 ENVIRONMENT_TOOLS_MAX = 16
 """Of what an agent says; the rest is cut."""
@@ -127,6 +138,18 @@ def host_sample(beat: node_agent_pb2.Beat) -> HostSample:
         memory_used_bytes=max(0, host.memory_used_bytes) if host.HasField("memory_used_bytes") else None,
         spool_free_bytes=host.spool_free_bytes if host.HasField("spool_free_bytes") else None,
         round_trip=Span(max(0, span_of(beat.round_trip))) if beat.HasField("round_trip") else None,
+    )
+
+
+def preparations(beat: node_agent_pb2.Beat) -> tuple[Preparation, ...]:
+    """What a beat says of ranks that have not begun; what is beyond the bounds is cut."""
+    return tuple(
+        Preparation(
+            key=rank_key(each.key),
+            still=Span(max(0, span_of(each.still))),
+            message=" ".join(each.message[:WHY_CHARS_MAX].split()),
+        )
+        for each in beat.preparations[:PREPARATIONS_MAX]
     )
 
 

@@ -28,6 +28,7 @@ from scheduler.state.events import (
     NodeAnnounced,
     NodeBeat,
     NodeDisconnected,
+    Preparation,
     ReportedExited,
     ReportedState,
     SchedulerStarted,
@@ -314,10 +315,11 @@ class Fleet:
             )
         )
 
-    def beat(self, name: NodeName) -> Turn:
+    def beat(self, name: NodeName, *preparations: Preparation) -> Turn:
         """A sign of life with samples of now."""
-        node = self.nodes[name]
-        return self.take_up(NodeBeat(at=self.now, node=name, stream=node.stream, samples=node.readings(self.now)))
+        node, samples = self.nodes[name], self.nodes[name].readings(self.now)
+        beat = NodeBeat(at=self.now, node=name, stream=node.stream, samples=samples, preparations=preparations)
+        return self.take_up(beat)
 
     def join(self, node: FakeNode) -> list[Turn]:
         """Register, open a stream, beat."""

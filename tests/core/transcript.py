@@ -37,6 +37,7 @@ from scheduler.state.events import (
     NoticeFailed,
     OutputDamaged,
     OutputSynced,
+    Preparation,
     RankExited,
     RankReady,
     RankRefused,
@@ -379,6 +380,12 @@ class Transcript:
         port = words.integer("port", 0)
         return self.take_up(RankReady(at=self.fleet.now, node=node, key=key, master_port=port))
 
+    def preparing(self, words: Words) -> list[str]:
+        """A beat says that a rank is being prepared: `preparing 1/1.0 still=5s message="its files come"`."""
+        key, node = self.rank(words)
+        told = Preparation(key=key, still=words.span("still") or Span(0), message=words.value("message"))
+        return self.told(self.fleet.beat(node, told))
+
     def started(self, words: Words) -> list[str]:
         key, node = self.rank(words)
         return self.take_up(RankStarted(at=self.fleet.now, node=node, key=key, run_span=words.span("run") or Span(0)))
@@ -645,6 +652,7 @@ COMMANDS: dict[str, Command] = {
     "untold": Transcript.untold,
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,
+    "preparing": Transcript.preparing,
     "started": Transcript.started,
     "used": Transcript.used,
     "exited": Transcript.exited,

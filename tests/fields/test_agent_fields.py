@@ -294,8 +294,9 @@ def needs_of(path: str) -> dict[str, Any]:
         needs |= {path.rpartition(".")[0] + ".offset_ms": [1]}
     if path.endswith((".min", ".max", ".mean", ".last")):
         needs |= {path.rpartition(".")[0] + ".count": 1}
-    if path.startswith("beat.usages."):
-        needs |= {f"beat.usages.{part}": number for part, number in KEY.items()}
+    for holder in ("beat.usages.", "beat.preparations."):
+        if path.startswith(holder):
+            needs |= {f"{holder}{part}": number for part, number in KEY.items()}
     if path in ("program_log.data", "program_log.is_last", "program_log.total_bytes"):
         needs |= {"program_log.request": 2}
     if path.startswith("files_checked.") and path != "files_checked.request":

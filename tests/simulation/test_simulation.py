@@ -25,7 +25,7 @@ BATCHES_BY_DAY = 2
 
 STEPS_MIN = 2_000
 
-CORNER_SEEDS = (27, 56, 2, 17)
+CORNER_SEEDS = (56, 11, 10, 6, 14, 47)
 """Of the seeds above, those that came to every corner together when this was written: they are looked at first."""
 
 CORNER_SEEDS_MAX = 60

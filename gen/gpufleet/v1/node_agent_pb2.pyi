@@ -622,6 +622,46 @@ class AttemptUsage(_message.Message):
 Global___AttemptUsage: _TypeAlias = AttemptUsage  # noqa: Y015
 
 @_typing.final
+class Preparation(_message.Message):
+    """Preparation says that a node is at work on a rank that has not begun: its files come, or its image, or its environment
+    is made.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    STILL_FIELD_NUMBER: _builtins.int
+    message: _builtins.str
+    """What is being done, and how far it is; one sentence for people, 500 characters at most. Empty where nothing is known
+    of it.
+    """
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    @_builtins.property
+    def still(self) -> _duration_pb2.Duration:
+        """How long nothing of it has moved, as the node's own clock counts. An environment that is made moves until it is there:
+        it has a time limit of its own.
+        """
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        message: _builtins.str = ...,
+        still: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "still", b"still"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message", b"message", "still", b"still"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Preparation: _TypeAlias = Preparation  # noqa: Y015
+
+@_typing.final
 class Beat(_message.Message):
     """Beat is the sign of life with the newest samples."""
 
@@ -631,6 +671,7 @@ class Beat(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_FIELD_NUMBER: _builtins.int
     USAGES_FIELD_NUMBER: _builtins.int
+    PREPARATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def samples(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.DeviceSample]:
         """Newest sample of each device."""
@@ -647,6 +688,12 @@ class Beat(_message.Message):
     def usages(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptUsage]:
         """What each rank that runs used so far; of more than 256 only the oldest."""
 
+    @_builtins.property
+    def preparations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Preparation]:
+        """Ranks that are being prepared; of more than 256 only the oldest. Empty from an agent of before, which says nothing
+        while it prepares.
+        """
+
     def __init__(
         self,
         *,
@@ -654,10 +701,11 @@ class Beat(_message.Message):
         host: Global___HostSample | None = ...,
         round_trip: _duration_pb2.Duration | None = ...,
         usages: _abc.Iterable[Global___AttemptUsage] | None = ...,
+        preparations: _abc.Iterable[Global___Preparation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "round_trip", b"round_trip"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "round_trip", b"round_trip", "samples", b"samples", "usages", b"usages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "preparations", b"preparations", "round_trip", b"round_trip", "samples", b"samples", "usages", b"usages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1216,6 +1264,7 @@ class Launch(_message.Message):
     CONTAINER_FIELD_NUMBER: _builtins.int
     IMAGE_CREDENTIALS_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
+    RUN_NUMBER_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
@@ -1259,6 +1308,10 @@ class Launch(_message.Message):
     """
     image_credentials: _builtins.str
     """What the secret of its image holds; for the engine alone, nothing writes it down."""
+    run_number: _builtins.int
+    """Which of the job's attempts that ran this is, from 1, for GPUFLEET_ATTEMPT: placements that came to nothing use up
+    numbers and are not counted. 0, of a scheduler of before and for workers of models: as the key says.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -1380,10 +1433,11 @@ class Launch(_message.Message):
         container: _job_pb2.ContainerSettings | None = ...,
         image_credentials: _builtins.str = ...,
         slot: Global___AttemptKey | None = ...,
+        run_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "slot", b"slot", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "run_number", b"run_number", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,6 +44,7 @@ from ...wire.validate_reports import (
     host_sample,
     node_info,
     port_of,
+    preparations,
     rank_exit,
     reported_state,
     started_ago,
@@ -296,6 +297,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                     host=host_sample(request.beat),
                     usages=tuple((rank_key(each.key), reported_use(each)) for each in request.beat.usages),
                     peaks=memory_peaks(request.beat.usages, self._engine.view.limits.warnings.memory_span),
+                    preparations=preparations(request.beat),
                 )
                 taken = report(beat)
                 if self._links.beat_listeners:
