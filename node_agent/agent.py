@@ -348,6 +348,8 @@ class NodeAgent:
         since, usages = self._usages.take_beat()
         summaries = {uuid: device_summary(tally) for uuid, tally in since.items()}
         beat = self._node.machine.beat(live, summaries, usages)
+        if (free_bytes := self._files.free_bytes()) is not None:
+            beat.host.files_free_bytes = free_bytes
         beat.preparations.extend(self._preparations.as_protos())
         return beat
 

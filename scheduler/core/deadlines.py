@@ -31,6 +31,7 @@ from ..state.records import (
     NodeLost,
     NodeRegistered,
     NodeReturned,
+    NodesOpened,
     Record,
     RequestForgotten,
 )
@@ -207,6 +208,8 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
         job = jobs[job_id]
         if _begins(job):
             yield BeginReached(at=at, job=job_id)
+        elif wakes_at == job.opens_at and wakes_at != job.times_out_at:
+            yield NodesOpened(at=at, job=job_id)
         elif wakes_at == job.falls_back_at and wakes_at != job.times_out_at:
             why = GPU_WAIT_OVER
             if isinstance(job.state, Divided):
@@ -313,7 +316,7 @@ def _overdue(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
 
 
 def _not_prepared(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
-    """The nodes that say nothing of their ranks, or get no further, are left out for a moment."""
+    """The job is kept for a while from nodes that say nothing of their ranks, or get no further."""
     keys = [key for key in rank_keys(job, attempt) if key not in state.live.ready]
     late = [key for key in keys if at >= gangs.late_at(state, attempt, key)]
     nodes = tuple(attempt.ranks[key.rank].placement.node for key in late)

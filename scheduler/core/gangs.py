@@ -20,10 +20,16 @@ from ..state.events import RankReady
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Job, Running, Starting, index_of, keyed_ranks, live_ranks, rank_keys
 from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
+from ..state.specs import KeptAway
 from ..state.state import State
-from ..state.units import NEVER, Instant, after
+from ..state.units import MINUTE, NEVER, SECOND, Instant, Span, after
 from .decision import NOTHING, Decision
 from .live_ranks import live_attempt
+
+AVOIDED_SPAN, AVOIDED_SPAN_MAX = Span(30 * SECOND), Span(10 * MINUTE)
+"""A job is kept from a node that did not start it for so long at first, and at most."""
+WHY_CHARS_MAX = 500
+"""Of why it did not; the story has all of it."""
 
 
 def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Command:
@@ -134,13 +140,37 @@ def start_command(attempt: Attempt, rendezvous: Rendezvous, key: RankKey) -> Sta
 
 
 def handed_back(
-    at: Instant, job: Job, attempt: Attempt, node: NodeName, reason: str, message: str, left_out: tuple[NodeName, ...]
+    at: Instant,
+    job: Job,
+    attempt: Attempt,
+    node: NodeName,
+    reason: str,
+    message: str,
+    avoided: tuple[NodeName, ...] = (),
 ) -> Decision:
-    """A gang that does not come about, because of this node: its devices are free, and the job is placed again."""
+    """A gang that does not come about, because of this node: its devices are free, and the job is placed again.
+
+    For a while it is not placed on those that are `avoided`; they are open to all others.
+    """
     record = AttemptVoided(
-        at=at, job=job.id, number=attempt.number, node=node, reason=reason, message=message, left_out=left_out
+        at=at,
+        job=job.id,
+        number=attempt.number,
+        node=node,
+        reason=reason,
+        message=message,
+        kept_away=tuple(kept_away(at, job, each, reason, message) for each in avoided),
     )
     return Decision(records=(record,), commands=abort_commands(job, attempt))
+
+
+def kept_away(at: Instant, job: Job, node: NodeName, reason: str, message: str) -> KeptAway:
+    """How long a job is kept from a node that did not start it: for twice as long each time."""
+    tries = 1 + next((each.tries for each in job.spec.resources.kept_away if each.node == node), 0)
+    pause = min(AVOIDED_SPAN_MAX, AVOIDED_SPAN << min(tries - 1, 10))
+    return KeptAway(
+        node=node, tries=tries, reason=reason, message=message[:WHY_CHARS_MAX], until=after(at, Span(pause))
+    )
 
 
 def abort_commands(job: Job, attempt: Attempt, but: int | None = None) -> tuple[Command, ...]:

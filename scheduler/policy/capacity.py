@@ -12,8 +12,8 @@ from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
-from .explain import NEXT_PASS, as_seen_by, begin_text, held_since_a_gap, nodes_text, over_a_cap, why_deferred
-from .fit import Miss, could_ever_hold, devices_that_fit, memory_text
+from .explain import NEXT_PASS, as_seen_by, held_since_a_gap, nodes_text, over_a_cap, why_deferred
+from .fit import Miss, begin_text, could_ever_hold, devices_that_fit, memory_text
 from .forecast import bound
 from .order.place import may_go_ahead
 from .owners import as_its_users

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ..state.attempts import Attempt
@@ -24,10 +23,10 @@ from ..state.jobs import (
 )
 from ..state.specs import EndWanted
 from ..state.state import State
-from ..state.units import NEVER, SECOND, Instant
+from ..state.units import NEVER, Instant
 from .admission import minimum_memory
 from .caps import Caps
-from .fit import Miss, NodeView, devices_that_fit
+from .fit import Miss, NodeView, begin_text, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
 from .gap import waits_for
@@ -205,12 +204,6 @@ def why_deferred(job: Job) -> WaitReason:
         more = len(job.unmet) - len(ends)
         return WaitReason("DEPENDENCY", f"it runs {', '.join(ends)}{f' and {more} more' if more else ''}")
     return WaitReason("BEGIN_TIME", f"its begin time, {begin_text(job.begins_at)}, has not come")
-
-
-def begin_text(at: Instant | None) -> str:
-    """An instant for people, in UTC."""
-    moment = datetime.fromtimestamp((at or 0) / SECOND, tz=UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 WANTED_WORDS = {
@@ -500,6 +493,8 @@ NEARNESS = (
     "DEVICE_MEMORY_IN_USE",
     "DEVICE_BUSY",
     "SAMPLE_TOO_OLD",
+    "NODE_CANNOT_START",
+    "DISK_IN_USE",
     "DEVICE_LEFT_OUT",
     "NODE_LEFT_OUT",
     "NODE_CLEANING",

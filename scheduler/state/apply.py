@@ -34,7 +34,7 @@ from .results import due_with
 from .sessions.records import SessionRecord, changed_by, gone_by
 from .sessions.session import Session
 from .shares import WHOLE_MILLI
-from .specs import Dependency, is_longer
+from .specs import Dependency, KeptAway, is_longer
 from .units import SECOND, Instant
 from .usage import Usage, weight_of
 from .warnings import with_marks_again
@@ -122,7 +122,7 @@ def apply(durable: Durable, record: Record) -> None:
                 state=jobs.Held() if record.is_held else jobs.Queued() if begins_at is None else jobs.Deferred(),
                 begins_at=begins_at,
                 past=_with(job.past, ended),
-                spec=needing_gpus(job.spec) if record.needs_gpus else begun_anew(job.spec),
+                spec=(needing_gpus(job.spec) if record.needs_gpus else begun_anew(job.spec)).trying_all(),
                 fell_back=None,
                 requeue_count=job.requeue_count + (not is_retry and not record.needs_gpus),
                 retries_used=job.retries_used + is_retry,
@@ -133,13 +133,15 @@ def apply(durable: Durable, record: Record) -> None:
                 version=job.version + 1,
             )
             _put_job(durable, job, waiting)
-        case records.AttemptVoided(job=job_id, node=name, is_excluded=True):
+        case records.AttemptVoided(job=job_id, node=name, kept_away=kept_away):
             job = durable.jobs[job_id]
-            spec = job.spec.excluding(name)
+            if record.is_excluded:
+                kept_away = (KeptAway(node=name, tries=1, reason=record.reason, message=record.message),)
+            spec = job.spec.keeping_away(*kept_away) if kept_away else job.spec
             _put_job(durable, job, replace(_voided(job), spec=spec))
-        case records.AttemptVoided(job=job_id):
+        case records.NodesOpened(job=job_id, at=at):
             job = durable.jobs[job_id]
-            _put_job(durable, job, _voided(job))
+            _put_job(durable, job, replace(job, spec=job.spec.tried_again(at), version=job.version + 1))
         case records.WorkerDrained(job=job_id, at=at):
             job = durable.jobs[job_id]
             _put_job(durable, job, replace(job, drained_at=at, version=job.version + 1))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gpufleet.jobs.runs import FileRun
 
 from .access import Secret, Token
-from .attempts import OutputEnd, OutputStream, RankExit
+from .attempts import OutputEnd, OutputStream, RankExit, RefusalKind, kind_of_reason
 from .gap import Origin
 from .groups.changes import GroupEvent
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
@@ -228,6 +228,7 @@ class ReportedRefused:
 
     reason: str
     message: str = ""
+    kind: RefusalKind | None = None
 
 
 ReportedState = ReportedStarting | ReportedRunning | ReportedExited | ReportedRefused
@@ -331,11 +332,17 @@ class RankExited(RankReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRefused(RankReport):
-    """A node refuses a rank: it was not started and never will be under this number."""
+    """A node refuses a rank: it was not started and never will be under this number. `kind` None: by the reason."""
 
     reason: str
     message: str = ""
     samples: tuple[DeviceSample, ...] = ()
+    kind: RefusalKind | None = None
+
+    @property
+    def blames(self) -> RefusalKind:
+        """Whom it blames."""
+        return self.kind or kind_of_reason(self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,9 +245,15 @@ class Job:
             case Deferred() | Divided(rest=Deferred()):
                 return self.begins_at
             case Queued() | Divided(rest=Queued()):
-                return min(filter(None, (self.times_out_at, self.falls_back_at)), default=None)
+                return min(filter(None, (self.times_out_at, self.falls_back_at, self.opens_at)), default=None)
             case _:
                 return None
+
+    @property
+    def opens_at(self) -> Instant | None:
+        """When it may be tried again on a node that could not start it."""
+        waits = (each.until for each in self.spec.resources.kept_away if not each.is_open)
+        return min(filter(None, waits), default=None)
 
     @property
     def times_out_at(self) -> Instant | None:

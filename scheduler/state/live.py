@@ -11,15 +11,12 @@ from typing import Any
 
 from . import events, records
 from .attempts import (
-    BLAMES_ACCOUNT,
-    BLAMES_DEVICES,
-    BLAMES_NOBODY,
-    BLAMES_THE_JOB,
     TAKEN_BACK,
     Attempt,
     EndedAttempt,
     OutputStream,
     RankExit,
+    RefusalKind,
 )
 from .durable import Durable
 from .events import Event
@@ -496,7 +493,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: even
             live.time_limits.begin(job, began_at)
             _note_blocked(live, key, seen.output_blocked)
         elif isinstance(seen, events.ReportedRefused):
-            refusal = events.RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
+            refusal = events.RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason, kind=seen.kind)
             _leave_out(live, durable, limits, refusal)
 
 
@@ -522,11 +519,12 @@ def _leave_out(live: Live, durable: Durable, limits: Limits, event: events.RankR
     if event.reason == TAKEN_BACK and is_in_backlog(job):
         node.backlog_paused_until = after(event.at, BACKLOG_PAUSE)
     never_waited = event.reason == TAKEN_BACK and (job.attempt is None or job.attempt.slot is None)
-    if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY | {BLAMES_ACCOUNT} and not never_waited:
+    blames = event.blames
+    if blames not in (RefusalKind.NODE, RefusalKind.DEVICES) and not never_waited:
         return
     until = after(event.at, limits.left_out_span)
     placed = {device.uuid for device in rank.placement.devices}
-    if event.reason in BLAMES_DEVICES and placed:
+    if blames is RefusalKind.DEVICES and placed:
         blamed = placed & {sample.uuid for sample in event.samples} or placed
         node.devices_left_out.update(dict.fromkeys(blamed, until))
         node.samples.update({sample.uuid: sample for sample in event.samples})

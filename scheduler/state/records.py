@@ -16,7 +16,7 @@ from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
 from .results import ResultsOutcome
 from .sessions.records import SessionRecord
-from .specs import Band
+from .specs import Band, KeptAway
 from .units import Instant, Span
 from .warnings import JobWarning
 
@@ -254,8 +254,8 @@ class AttemptEnded(OfJob):
 class AttemptVoided(OfJob):
     """A placement was handed back before anything started: its number counts for nothing.
 
-    `node` is where it failed; `left_out` are nodes that are given nothing for a moment because they did not answer.
-    `is_excluded`: the job is not placed on `node` again.
+    `node` is where it failed; `kept_away` are nodes on which this job is not placed for a while, or ever. Schedulers of
+    before gave nothing to those `left_out` for a moment, and with `is_excluded` did not place the job on `node` again.
     """
 
     number: int
@@ -264,6 +264,12 @@ class AttemptVoided(OfJob):
     message: str = ""
     left_out: tuple[NodeName, ...] = ()
     is_excluded: bool = False
+    kept_away: tuple[KeptAway, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesOpened(OfJob):
+    """A job may be tried again on the nodes from which it was kept away until now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -611,6 +617,7 @@ Record = (
     | RankEnded
     | AttemptEnded
     | AttemptVoided
+    | NodesOpened
     | WorkerDrained
     | JobFinished
     | SetupStateChanged

@@ -10,7 +10,7 @@ from gpufleet.jobs.run_protos import STOP_CAUSE_OF, exit_from_proto, runs_from_p
 
 from ..series.points import NOT_READ, Reading
 from ..series.recorder import DeviceReading
-from ..state.attempts import OutputEnd, OutputStream, RankExit
+from ..state.attempts import OutputEnd, OutputStream, RankExit, RefusalKind
 from ..state.events import (
     Preparation,
     ReportedExited,
@@ -37,6 +37,16 @@ UID_MAX = 2**32 - 2
 
 READING_SECONDS_MAX = 3_600
 """A reading of a longer span is told of its end."""
+
+REFUSAL_KINDS = {
+    node_agent_pb2.REFUSAL_KIND_REQUEST: RefusalKind.REQUEST,
+    node_agent_pb2.REFUSAL_KIND_JOB_HERE: RefusalKind.JOB_HERE,
+    node_agent_pb2.REFUSAL_KIND_JOB_NOW: RefusalKind.JOB_NOW,
+    node_agent_pb2.REFUSAL_KIND_DEVICES: RefusalKind.DEVICES,
+    node_agent_pb2.REFUSAL_KIND_NODE: RefusalKind.NODE,
+    node_agent_pb2.REFUSAL_KIND_NOBODY: RefusalKind.NOBODY,
+}
+"""Whom a refusal blames. Without a kind, or with one of a newer agent, it is judged by its reason."""
 
 PREPARATIONS_MAX = 256
 """Of what a beat says of ranks that have not begun; the rest is cut."""
@@ -137,6 +147,7 @@ def host_sample(beat: node_agent_pb2.Beat) -> HostSample:
         cpu_percent=min(max(0, host.cpu_percent), 100) if host.HasField("cpu_percent") else None,
         memory_used_bytes=max(0, host.memory_used_bytes) if host.HasField("memory_used_bytes") else None,
         spool_free_bytes=host.spool_free_bytes if host.HasField("spool_free_bytes") else None,
+        files_free_bytes=max(0, host.files_free_bytes) if host.HasField("files_free_bytes") else None,
         round_trip=Span(max(0, span_of(beat.round_trip))) if beat.HasField("round_trip") else None,
     )
 
@@ -233,7 +244,10 @@ def reported_state(entry: node_agent_pb2.InventoryEntry) -> ReportedState:
         case node_agent_pb2.ATTEMPT_PHASE_EXITED:
             return ReportedExited(exit=rank_exit(entry.exited), started_ago=started_ago(entry.exited))
         case node_agent_pb2.ATTEMPT_PHASE_REFUSED:
-            return ReportedRefused(reason=entry.exited.reason or "REFUSED", message=entry.exited.message)
+            reason = entry.exited.reason or "REFUSED"
+            return ReportedRefused(
+                reason=reason, message=entry.exited.message, kind=REFUSAL_KINDS.get(entry.refusal_kind)
+            )
         case _:
             raise GpufleetError(Reason.INVALID_ARGUMENT, f"inventory entry {entry.key} has no phase")
 

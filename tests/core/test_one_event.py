@@ -102,6 +102,7 @@ def test_a_launch_carries_all_that_the_node_needs() -> None:
             nodes=(N1,),
             submitted_at=BEGIN,
             placed_at=BEGIN,
+            run_number=1,
         ),
     )
 

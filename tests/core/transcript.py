@@ -23,7 +23,7 @@ from scheduler.policy.explain import explain
 from scheduler.policy.order.queue import queue_order
 from scheduler.policy.promises import Promises
 from scheduler.state.access import Role, Token
-from scheduler.state.attempts import OutputStream
+from scheduler.state.attempts import OutputStream, RefusalKind
 from scheduler.state.events import (
     BandRequested,
     CancelRequested,
@@ -410,13 +410,17 @@ class Transcript:
         return self.take_up(OutputSynced(at=self.fleet.now, key=key, ends=ends_of(words, key.rank)))
 
     def refused(self, words: Words) -> list[str]:
-        """`refused 1/1 DEVICE_BUSY device=0`."""
+        """`refused 1/1 DEVICE_BUSY device=0`; with `kind=job-now` as an agent says it that knows kinds."""
         key, node = self.rank(words)
+        told = words.value("kind")
+        kind = RefusalKind(told.replace("-", " ")) if told else None
         reason, message = words.next(), words.value("message")
         uuids = {DeviceUuid(f"{node}-gpu{index}") for index in words.list("device")}
         samples = tuple(each for each in self.fleet.nodes[node].readings(self.fleet.now) if each.uuid in uuids)
         return self.take_up(
-            RankRefused(at=self.fleet.now, node=node, key=key, reason=reason, message=message, samples=samples)
+            RankRefused(
+                at=self.fleet.now, node=node, key=key, reason=reason, message=message, samples=samples, kind=kind
+            )
         )
 
     def spool(self, words: Words) -> list[str]:

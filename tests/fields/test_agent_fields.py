@@ -271,6 +271,7 @@ def taken(request: node_agent_pb2.HeartbeatRequest) -> object:
 
 EXITED = {"inventory.entries.phase": node_agent_pb2.ATTEMPT_PHASE_EXITED}
 RUNNING = {"inventory.entries.phase": node_agent_pb2.ATTEMPT_PHASE_RUNNING}
+REFUSED = {"inventory.entries.phase": node_agent_pb2.ATTEMPT_PHASE_REFUSED}
 SUMMARY_OF_DEVICE = "a summary of readings: a row a counter, with all that it says"
 
 
@@ -282,6 +283,7 @@ def needs_of(path: str) -> dict[str, Any]:
     if path.startswith("inventory.entries."):
         needs |= {f"inventory.entries.{part}": number for part, number in KEY.items()}
         needs |= RUNNING if not path.startswith("inventory.entries.exited") else EXITED
+        needs |= REFUSED if path == "inventory.entries.refusal_kind" else {}
     for holder in ("inventory.entries.exited.", "attempt_exited."):
         if path.startswith(holder):
             needs |= {f"{holder}{part}": number for part, number in KEY.items()}

@@ -71,6 +71,8 @@ NOT_SHOWN = {
     "*.ranks.exit.is_blameless": "for the rules",
     "*.ranks.exit.use*": "GetJobStats shows it",
     "spec.resources.in_container": "its container is shown",
+    "spec.resources.disk_bytes": "its files are shown",
+    "spec.resources.kept_away*": "why it waits says so",
     "group": "its name is shown: wire/groups/convert.py",
     "*.rendezvous*": "for the ranks themselves",
     "*.slot.rank": "0 always: no gang waits in a backlog",

@@ -104,6 +104,58 @@ ATTEMPT_PHASE_REFUSED: AttemptPhase.ValueType  # 4
 """It was refused and never started; `exited` holds the reason and the message, and nothing else."""
 Global___AttemptPhase: _TypeAlias = AttemptPhase  # noqa: Y015
 
+class _RefusalKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RefusalKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REFUSAL_KIND_UNSPECIFIED: _RefusalKind.ValueType  # 0
+    """From an agent of before, or of a reason that is not known: the scheduler goes by the reason, and takes one that it does
+    not know for one about the node.
+    """
+    REFUSAL_KIND_REQUEST: _RefusalKind.ValueType  # 1
+    """The request: every node would refuse it. The job ends."""
+    REFUSAL_KIND_JOB_HERE: _RefusalKind.ValueType  # 2
+    """What this job needs this node does not have, such as its user's account or its working folder. The job goes to another
+    node.
+    """
+    REFUSAL_KIND_JOB_NOW: _RefusalKind.ValueType  # 3
+    """What this job needs this node does not have now, such as room for its files, or its image. The job is tried there
+    again later, a few times.
+    """
+    REFUSAL_KIND_DEVICES: _RefusalKind.ValueType  # 4
+    """These devices, which nobody is given for a moment."""
+    REFUSAL_KIND_NODE: _RefusalKind.ValueType  # 5
+    """The node, which is given nothing for a moment."""
+    REFUSAL_KIND_NOBODY: _RefusalKind.ValueType  # 6
+    """Nobody: it was told to stop, or taken back, before it began."""
+
+class RefusalKind(_RefusalKind, metaclass=_RefusalKindEnumTypeWrapper):
+    """RefusalKind says whom the refusal of a rank blames, and so what follows from it."""
+
+REFUSAL_KIND_UNSPECIFIED: RefusalKind.ValueType  # 0
+"""From an agent of before, or of a reason that is not known: the scheduler goes by the reason, and takes one that it does
+not know for one about the node.
+"""
+REFUSAL_KIND_REQUEST: RefusalKind.ValueType  # 1
+"""The request: every node would refuse it. The job ends."""
+REFUSAL_KIND_JOB_HERE: RefusalKind.ValueType  # 2
+"""What this job needs this node does not have, such as its user's account or its working folder. The job goes to another
+node.
+"""
+REFUSAL_KIND_JOB_NOW: RefusalKind.ValueType  # 3
+"""What this job needs this node does not have now, such as room for its files, or its image. The job is tried there
+again later, a few times.
+"""
+REFUSAL_KIND_DEVICES: RefusalKind.ValueType  # 4
+"""These devices, which nobody is given for a moment."""
+REFUSAL_KIND_NODE: RefusalKind.ValueType  # 5
+"""The node, which is given nothing for a moment."""
+REFUSAL_KIND_NOBODY: RefusalKind.ValueType  # 6
+"""Nobody: it was told to stop, or taken back, before it began."""
+Global___RefusalKind: _TypeAlias = RefusalKind  # noqa: Y015
+
 class _SetupPhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -326,6 +378,7 @@ class InventoryEntry(_message.Message):
     FILE_RUNS_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     IS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    REFUSAL_KIND_FIELD_NUMBER: _builtins.int
     phase: Global___AttemptPhase.ValueType
     """Where it is."""
     output_blocked: _builtins.str
@@ -334,6 +387,8 @@ class InventoryEntry(_message.Message):
     """The origin in its launch, where the scheduler asks for all; empty where its launch had none."""
     is_forgotten: _builtins.bool
     """Whether a Forget was carried out for it, so that only its tombstone is left; EXITED then."""
+    refusal_kind: Global___RefusalKind.ValueType
+    """When REFUSED, whom that blames."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -366,10 +421,11 @@ class InventoryEntry(_message.Message):
         file_runs: _abc.Iterable[_job_pb2.FileRun] | None = ...,
         origin: _builtins.str = ...,
         is_forgotten: _builtins.bool = ...,
+        refusal_kind: Global___RefusalKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "file_runs", b"file_runs", "is_forgotten", b"is_forgotten", "key", b"key", "origin", b"origin", "output_blocked", b"output_blocked", "phase", b"phase", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "file_runs", b"file_runs", "is_forgotten", b"is_forgotten", "key", b"key", "origin", b"origin", "output_blocked", b"output_blocked", "phase", b"phase", "refusal_kind", b"refusal_kind", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -421,31 +477,41 @@ class HostSample(_message.Message):
     CPU_PERCENT_FIELD_NUMBER: _builtins.int
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     SPOOL_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    FILES_FREE_BYTES_FIELD_NUMBER: _builtins.int
     cpu_percent: _builtins.int
     """Utilisation of all CPUs in percent, 0 to 100."""
     memory_used_bytes: _builtins.int
     """Host memory in use, in bytes."""
     spool_free_bytes: _builtins.int
     """Free bytes where the spool is."""
+    files_free_bytes: _builtins.int
+    """Bytes that files of a job to come may take where they are laid out. Absent where nobody can say: copies share their
+    blocks with what is there already, or the disk does not answer.
+    """
     def __init__(
         self,
         *,
         cpu_percent: _builtins.int | None = ...,
         memory_used_bytes: _builtins.int | None = ...,
         spool_free_bytes: _builtins.int | None = ...,
+        files_free_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_files_free_bytes", b"_files_free_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "files_free_bytes", b"files_free_bytes", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_files_free_bytes", b"_files_free_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "files_free_bytes", b"files_free_bytes", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu_percent: _TypeAlias = _typing.Literal["cpu_percent"]  # noqa: Y015
     _WhichOneofArgType__cpu_percent: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent"]  # noqa: Y015
+    _WhichOneofReturnType__files_free_bytes: _TypeAlias = _typing.Literal["files_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__files_free_bytes: _TypeAlias = _typing.Literal["_files_free_bytes", b"_files_free_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_used_bytes: _TypeAlias = _typing.Literal["memory_used_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_used_bytes: _TypeAlias = _typing.Literal["_memory_used_bytes", b"_memory_used_bytes"]  # noqa: Y015
     _WhichOneofReturnType__spool_free_bytes: _TypeAlias = _typing.Literal["spool_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__spool_free_bytes: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cpu_percent) -> _WhichOneofReturnType__cpu_percent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__files_free_bytes) -> _WhichOneofReturnType__files_free_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_bytes) -> _WhichOneofReturnType__memory_used_bytes | None: ...
     @_typing.overload
@@ -845,10 +911,13 @@ class LaunchRefused(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Stable UPPER_SNAKE reason: CWD_MISSING, DEVICE_BUSY, COMMAND_TOO_OLD …"""
     message: _builtins.str
     """One sentence for people."""
+    kind: Global___RefusalKind.ValueType
+    """Whom it blames."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -864,10 +933,11 @@ class LaunchRefused(_message.Message):
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
         samples: _abc.Iterable[_node_pb2.DeviceSample] | None = ...,
+        kind: Global___RefusalKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message", b"message", "reason", b"reason", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "message", b"message", "reason", b"reason", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,6 +39,7 @@ from ...wire.convert import duration, rank_key
 from ...wire.usages import memory_peaks, reported_use
 from ...wire.validate import node_name, span_of
 from ...wire.validate_reports import (
+    REFUSAL_KINDS,
     device_readings,
     device_sample,
     host_sample,
@@ -323,8 +324,11 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 log.info("a launch was refused", extra=fields(node=node, attempt=str(key), reason=reason))
                 seen = tuple(device_sample(sample, now) for sample in refused.samples)
                 why = reason or "REFUSED"
+                kind = REFUSAL_KINDS.get(refused.kind)
                 report(
-                    events.RankRefused(at=now, node=node, key=key, reason=why, message=refused.message, samples=seen)
+                    events.RankRefused(
+                        at=now, node=node, key=key, reason=why, message=refused.message, samples=seen, kind=kind
+                    )
                 )
             case "spool_state":
                 spool = request.spool_state
