@@ -9,10 +9,13 @@ from dataclasses import replace
 from itertools import chain, islice, takewhile
 
 from ..policy.capacity import capacity
+from ..policy.fit import node_views
 from ..policy.gap import GapHold, gap_hold
 from ..policy.gap import deadlines as gap_deadlines
+from ..policy.owners import as_its_users
+from ..policy.placement_pass import PlacementPass
 from ..policy.preemption import may_be_taken_at
-from ..policy.routing import GPU_WAIT_OVER
+from ..policy.routing import GPU_WAIT_OVER, gains_without_gpus
 from ..state.attempts import Attempt, Rendezvous
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
@@ -24,6 +27,8 @@ from ..state.records import (
     AttemptUnreachable,
     AttemptVoided,
     BeginReached,
+    FallBackPostponed,
+    ItemsFallBackPostponed,
     ItemsFellBack,
     ItemsFinished,
     JobFellBack,
@@ -35,9 +40,9 @@ from ..state.records import (
     Record,
     RequestForgotten,
 )
-from ..state.specs import Outcome
+from ..state.specs import Asked, Outcome
 from ..state.state import State
-from ..state.units import Instant, Span, after
+from ..state.units import MINUTE, SECOND, Instant, Span, after
 from . import gangs
 from .attempts import gang_without_nodes, without_its_node
 from .decision import Decision, together
@@ -52,6 +57,9 @@ from .warnings import of_time_limits
 
 WAKES_AT_ONCE = 1_000
 """Waiting jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""
+
+FALL_BACK_PAUSE, FALL_BACK_PAUSE_MAX = Span(10 * SECOND), Span(10 * MINUTE)
+"""A job that would gain nothing without its GPUs is asked again after so long at least, and at most."""
 
 REQUESTS_PER_SWEEP = 10_000
 """Remembered requests that are forgotten at once; the next sweep goes on."""
@@ -204,6 +212,8 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
     """
     hold, jobs = gap_hold(state, at), state.durable.jobs
     due = takewhile(lambda wake: wake[0] <= at, state.durable.wakes)
+    trial: PlacementPass | None = None
+    gains: dict[Asked, bool] = {}
     for wakes_at, job_id in islice((wake for wake in due if _is_seen_to(jobs[wake[1]], hold)), WAKES_AT_ONCE):
         job = jobs[job_id]
         if _begins(job):
@@ -212,7 +222,13 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
             yield NodesOpened(at=at, job=job_id)
         elif wakes_at == job.falls_back_at and wakes_at != job.times_out_at:
             why = GPU_WAIT_OVER
-            if isinstance(job.state, Divided):
+            trial = PlacementPass(state, node_views(state, at), at) if trial is None else trial
+            asked = as_its_users(state.durable, job).spec.asked
+            if asked not in gains:
+                gains[asked] = gains_without_gpus(trial, job)
+            if not gains[asked]:
+                yield _postponed(at, job)
+            elif isinstance(job.state, Divided):
                 yield ItemsFellBack(at=at, array=job_id, reason=why.reason, message=why.message)
             else:
                 yield JobFellBack(at=at, job=job_id, reason=why.reason, message=why.message)
@@ -223,6 +239,15 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
             yield ItemsFinished(at=at, array=job_id, spans=alike.spans, finished=finished)
         else:
             yield JobFinished(at=at, job=job_id, finished=_no_capacity(state, at, job))
+
+
+def _postponed(at: Instant, job: Job) -> FallBackPostponed | ItemsFallBackPostponed:
+    """Ask again after as long as it has waited, so that a long wait costs few records."""
+    waited = at - (job.waits_since or job.age_since)
+    until = after(at, min(max(waited, FALL_BACK_PAUSE), FALL_BACK_PAUSE_MAX))
+    if isinstance(job.state, Divided):
+        return ItemsFallBackPostponed(at=at, array=job.id, until=until)
+    return FallBackPostponed(at=at, job=job.id, until=until)
 
 
 def _no_capacity(state: State, at: Instant, job: Job) -> Finished:

@@ -69,6 +69,13 @@ def sentence(record: Record) -> str:
             return f"Job {job_id} does without GPUs from now on: {message}."
         case records.ItemsFellBack(array=array, message=message):
             return f"What waits of array {array} does without GPUs from now on: {message}."
+        case records.FallBackPostponed() | records.ItemsFallBackPostponed():
+            who = (
+                f"Job {record.job}"
+                if isinstance(record, records.FallBackPostponed)
+                else f"What waits of array {record.array}"
+            )
+            return f"{who} goes on waiting for its GPUs: without them it would not start either."
         case records.ItemsFinished():
             return _items_end_sentence(record)
         case records.AttemptPlaced(job=job_id, attempt=attempt):
@@ -258,6 +265,11 @@ def tell(record: Record) -> str:
             return f"{name} {record.array}"
         case records.JobFellBack(reason=reason):
             return f"{name} {record.job} {reason}"
+        case (
+            records.FallBackPostponed(job=job_id, until=until)
+            | records.ItemsFallBackPostponed(array=job_id, until=until)
+        ):
+            return f"{name} {job_id} for {span_text(until - record.at)}"
         case records.ItemsFellBack(array=array, reason=reason):
             return f"{name} {array} {reason}"
         case records.ItemsFinished(array=array, spans=spans, finished=finished):

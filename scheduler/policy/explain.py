@@ -49,6 +49,8 @@ ARRAY_CAP = "ARRAY_CAP"
 """The reason of an item whose array runs as many as it may at a time."""
 STORE_GAP = "STORE_GAP"
 """The reason of a job that waits since history was cut off."""
+SHORT_BESIDE_GPUS = frozenset({"CPUS_IN_USE", "MEMORY_IN_USE"})
+"""Reasons of a job that no GPU more would help."""
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
 STARTING = "STARTING"
@@ -163,12 +165,16 @@ def _node_of(attempt: Attempt) -> NodeName:
     return attempt.ranks[0].placement.node
 
 
-def _without_gpus(job: Job) -> str:
-    """That a job fell back, and why; and of one that waits for GPUs which it prefers, when it will."""
+def _without_gpus(job: Job, reason: str = "") -> str:
+    """That a job fell back, and why; and of one that waits for GPUs which it prefers, when it will.
+
+    `reason` is why it waits: where CPUs or memory are short, it does without GPUs only where it starts then.
+    """
     if job.fell_back is not None:
         return f"; it does without the GPUs that it prefers, as {job.fell_back.message}"
     if isinstance(job.state, Queued) and job.falls_back_at is not None:
-        return f"; from {begin_text(job.falls_back_at)} on it does without GPUs"
+        where = " if it can start so" if reason in SHORT_BESIDE_GPUS else ""
+        return f"; from {begin_text(job.falls_back_at)} on it does without GPUs{where}"
     return ""
 
 
@@ -242,7 +248,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
         told = foretell(state, replace(job, spec=fallen_back(job.spec)), at)
         return replace(told, sentence=f"{told.sentence}, without the GPUs that it prefers, as {why.message}")
     reason = main_reason(state, trial, job, verdicts, at)
-    sentence = f"it would wait because {reason.clause}{_without_gpus(job)}"
+    sentence = f"it would wait because {reason.clause}{_without_gpus(job, reason.name)}"
     return Explanation(reason=reason.name, sentence=sentence, nodes=verdicts)
 
 
@@ -272,7 +278,7 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
     aged = ""
     if is_old(state, job, at):
         aged = f"; older than {about_span(state.limits.age_limit)}, it goes in front of band {job.band.name.lower()}"
-    aged += _without_gpus(job)
+    aged += _without_gpus(job, reason.name)
     of_group = _in_its_group(state, job)
     told = Explanation(
         reason=reason.name,

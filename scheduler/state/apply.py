@@ -86,6 +86,11 @@ def apply(durable: Durable, record: Record) -> None:
             _change(durable, job_id, lambda job: _updated(job, record))
         case records.JobFellBack(job=job_id) | records.ItemsFellBack(array=job_id):
             _change(durable, job_id, lambda job: _fell_back(job, record))
+        case (
+            records.FallBackPostponed(job=job_id, until=until)
+            | records.ItemsFallBackPostponed(array=job_id, until=until)
+        ):
+            _change(durable, job_id, lambda job: replace(job, falls_back_after=until, version=job.version + 1))
         case records.ItemsFinished(array=array, spans=spans, finished=finished):
             equal = durable.items_alike(array)
             assert equal is not None and equal.spans == spans, f"array {array}: other items wait than those that end"
@@ -124,6 +129,7 @@ def apply(durable: Durable, record: Record) -> None:
                 past=_with(job.past, ended),
                 spec=(needing_gpus(job.spec) if record.needs_gpus else begun_anew(job.spec)).trying_all(),
                 fell_back=None,
+                falls_back_after=None,
                 requeue_count=job.requeue_count + (not is_retry and not record.needs_gpus),
                 retries_used=job.retries_used + is_retry,
                 waits_since=at,
@@ -350,6 +356,7 @@ def _change(durable: Durable, job_id: JobId, change: Callable[[Job], Job]) -> No
         unmet=first.unmet,
         begins_at=first.begins_at,
         fell_back=first.fell_back,
+        falls_back_after=first.falls_back_after,
         version=job.version + 1,
     )
     _put_job(durable, job, said)

@@ -195,8 +195,9 @@ class Job:
     when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
     `revision` is a worker's revision of its model, and `replaces` the worker that goes when this one is ready.
     `attempt_count` is the number of the newest attempt; of those `void_count` came to nothing before anything ran.
-    `fell_back` is set as long as it does without the GPUs that it prefers. `group` is the group of users that it was
-    submitted in, also when that has been renamed or removed.
+    `fell_back` is set as long as it does without the GPUs that it prefers. It does not do so before `falls_back_after`,
+    where it would have gained nothing. `group` is the group of users that it was submitted in, also when that has been
+    renamed or removed.
     """
 
     id: JobId
@@ -227,6 +228,7 @@ class Job:
     fell_back: FellBack | None = None
     group: GroupId = NO_GROUP
     void_count: int = 0
+    falls_back_after: Instant | None = None
 
     @property
     def run_count(self) -> int:
@@ -267,7 +269,7 @@ class Job:
         choice = self.spec.gpu_choice
         if choice is None or choice.wait is None or not self.spec.prefers_gpus:
             return None
-        return after(self._waits_from, choice.wait)
+        return max(after(self._waits_from, choice.wait), self.falls_back_after or Instant(0))
 
     @property
     def _waits_from(self) -> Instant:

@@ -338,7 +338,7 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
         case records.JobUpdated(job=job):
             live.waits.forecasts.pop(job, None)
             live.time_limits.go_on(durable.jobs[job])
-        case records.JobFellBack(job=job):
+        case records.JobFellBack(job=job) | records.FallBackPostponed(job=job):
             live.waits.forecasts.pop(job, None)
         case records.AttemptReady(job=job):
             for key in [key for key in live.ready if key.job == job]:

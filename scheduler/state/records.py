@@ -172,6 +172,22 @@ class ItemsFellBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FallBackPostponed(OfJob):
+    """A job that prefers GPUs would gain nothing without them: it waits on, and is looked at again at `until`."""
+
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsFallBackPostponed:
+    """The same of an array, and of all of its items that wait and never differed."""
+
+    at: Instant
+    array: JobId
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsFinished:
     """All items of an array that never differed have ended at once, without an attempt. `spans` are their ids."""
 
@@ -607,6 +623,8 @@ Record = (
     | ItemsUpdated
     | JobFellBack
     | ItemsFellBack
+    | FallBackPostponed
+    | ItemsFallBackPostponed
     | ItemsFinished
     | AttemptPlaced
     | AttemptReady
@@ -672,7 +690,7 @@ def job_of(record: Record) -> JobId | None:
             return record.job
         case OfRank():
             return record.key.job
-        case OfItems() | ItemsFellBack() | ItemsFinished():
+        case OfItems() | ItemsFellBack() | ItemsFallBackPostponed() | ItemsFinished():
             return record.array
         case _:
             return None
@@ -685,6 +703,7 @@ SHARED_KINDS = (
     ItemsMoved,
     ItemsUpdated,
     ItemsFellBack,
+    ItemsFallBackPostponed,
     ItemsFinished,
     BeginReached,
     DependencyMet,

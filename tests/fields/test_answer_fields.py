@@ -71,6 +71,7 @@ NOT_SHOWN = {
     "*.ranks.exit.is_blameless": "for the rules",
     "*.ranks.exit.use*": "GetJobStats shows it",
     "spec.resources.in_container": "its container is shown",
+    "falls_back_after*": "when it falls back is shown",
     "spec.resources.disk_bytes": "its files are shown",
     "spec.resources.kept_away*": "why it waits says so",
     "group": "its name is shown: wire/groups/convert.py",
