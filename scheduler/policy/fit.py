@@ -27,6 +27,9 @@ LARGEST_DEVICE_SHARE = 0.9
 NODE_OF_ANOTHER = "NODE_OF_ANOTHER"
 """The reason of a node that takes jobs of its owner alone, which is another user."""
 
+NO_ENGINE = "NO_ENGINE"
+"""The reason of a node that runs no containers."""
+
 NODE_CANNOT_START = "NODE_CANNOT_START"
 """The reason of a node that refused a job for want of what this job alone needs."""
 
@@ -347,7 +350,7 @@ def _lacks_containers(containers: NodeContainers | None, resources: Resources) -
     """Whether the node can run no containers, or none with GPUs where such are asked for."""
     if containers is None or not containers.engine:
         why = "its agent knows nothing of them" if containers is None else containers.problem or "it has no engine"
-        return Miss(reason="NO_ENGINE", clause=f"runs no containers: {why}")
+        return Miss(reason=NO_ENGINE, clause=f"runs no containers: {why}")
     if resources.gpus and not containers.gpus_by:
         return Miss(reason="NO_GPU_CONTAINERS", clause=f"gives containers no GPUs: {containers.engine} lacks the way")
     return None
