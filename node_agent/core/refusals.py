@@ -39,12 +39,13 @@ _OF_JOB_HERE = (
     RefusalReason.ACCOUNT_UNUSABLE,
     RefusalReason.CWD_MISSING,
     RefusalReason.IMAGE_NEEDS_DRIVER,
+    # The engine was asked several times already, and most such images cannot be pulled on any node.
+    RefusalReason.IMAGE_PULL_FAILED,
     RefusalReason.NODE_OF_ANOTHER,
 )
 _OF_JOB_NOW = (
     RefusalReason.CONTAINER_FAILED,
     RefusalReason.FILES_UNAVAILABLE,
-    RefusalReason.IMAGE_PULL_FAILED,
     RefusalReason.NO_ENGINE,
     RefusalReason.NO_GPU_CONTAINERS,
 )

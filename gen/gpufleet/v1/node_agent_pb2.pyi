@@ -121,7 +121,7 @@ class _RefusalKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalKi
     node.
     """
     REFUSAL_KIND_JOB_NOW: _RefusalKind.ValueType  # 3
-    """What this job needs this node does not have now, such as room for its files, or its image. The job is tried there
+    """What this job needs this node does not have now, such as room for its files. The job is tried there
     again later, a few times.
     """
     REFUSAL_KIND_DEVICES: _RefusalKind.ValueType  # 4
@@ -145,7 +145,7 @@ REFUSAL_KIND_JOB_HERE: RefusalKind.ValueType  # 2
 node.
 """
 REFUSAL_KIND_JOB_NOW: RefusalKind.ValueType  # 3
-"""What this job needs this node does not have now, such as room for its files, or its image. The job is tried there
+"""What this job needs this node does not have now, such as room for its files. The job is tried there
 again later, a few times.
 """
 REFUSAL_KIND_DEVICES: RefusalKind.ValueType  # 4
