@@ -238,7 +238,9 @@ class Attempts:
         if not command.has_files:
             return None
         preparations.fetches(command.key, bytes_of(command.files, command.folder))
-        refusal = await self._files.lay_out(command.key, command.files, command.folder, user=command.user)
+        refusal = await self._files.lay_out(
+            command.key, command.files, command.folder, inputs=command.inputs, user=command.user
+        )
         await asyncio.to_thread(self._results.expect, command.key, command.results)
         if refusal is not None:
             return refusal

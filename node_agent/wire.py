@@ -29,7 +29,16 @@ from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.launch import ContainerAsked, EnvironmentTool, InputFile, InputFolder, JobEnvironment, Mount, Process
+from .core.launch import (
+    ContainerAsked,
+    EnvironmentTool,
+    InputFile,
+    InputFolder,
+    JobEnvironment,
+    JobInput,
+    Mount,
+    Process,
+)
 from .core.notices import Failure
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 from .core.refusals import RefusalKind, kind_of
@@ -135,7 +144,10 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return _exec_from(message.open_exec)
         case "open_files":
             files = message.open_files
-            return commands.OpenFiles(files.channel_id, key_from_proto(files.key), files.user)
+            lines = tuple(files.results)
+            return commands.OpenFiles(
+                files.channel_id, key_from_proto(files.key), files.user, files.only_results, lines
+            )
         case "close_channel":
             return commands.CloseChannel(message.close_channel.channel_id)
         case "open_channel":
@@ -356,6 +368,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         ),
         folder=_folder(launch.folder) if launch.HasField("folder") else None,
         results=tuple(launch.results),
+        inputs=tuple(JobInput(job=each.job_id, pattern=each.pattern, name=each.name) for each in launch.inputs),
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
         slot=key_from_proto(launch.slot) if launch.HasField("slot") else None,

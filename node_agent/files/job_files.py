@@ -33,9 +33,10 @@ from gpufleet.jobs.files import clash_among, is_digest, trouble_with_path
 from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 
-from ..core.launch import InputFile, InputFolder, Refusal, RefusalReason
+from ..core.launch import InputFile, InputFolder, JobInput, Refusal, RefusalReason
 from .file_cache import Came, FileCache, NotHad
 from .job_folders import lay_out_folder
+from .job_inputs import lay_out_inputs
 from .placing import place_apart_below, shares_blocks
 from .shared_root import FICLONE, NotRead, SharedRoot
 from .spare_folders import SpareFolders
@@ -92,7 +93,13 @@ class JobFiles:
             return ()
 
     async def lay_out(
-        self, key: RankKey, files: Iterable[InputFile], folder: InputFolder | None = None, *, user: str = ""
+        self,
+        key: RankKey,
+        files: Iterable[InputFile],
+        folder: InputFolder | None = None,
+        *,
+        inputs: tuple[JobInput, ...] = (),
+        user: str = "",
     ) -> Refusal | None:
         """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there.
 
@@ -110,6 +117,8 @@ class JobFiles:
                 if folder is not None:
                     await lay_out_folder(self._cache, key, folder, self.folder_of(key))
             ways = [await self._laid_out(key, file, user) for file in wanted]
+            if inputs:
+                await lay_out_inputs(self._cache, key, inputs, self.folder_of(key))
             await asyncio.to_thread(self._note_ways, key, ways)
             await self._cache.trim()
         except NotHad as problem:

@@ -11,6 +11,7 @@ from gpufleet.jobs.folders import ManifestError
 from gpufleet.telemetry.logs import fields
 
 from ..state.durable import Durable
+from ..state.specs import JobInput
 from .backends.admission import admit
 from .backends.backend import Backend
 from .backends.folder import FolderBackend
@@ -76,6 +77,11 @@ def needed_by(durable: Durable) -> frozenset[Key]:
 def folders_needed_by(durable: Durable) -> frozenset[Key]:
     """The manifests of the folders of all jobs that have not ended."""
     return frozenset((job.user, job.spec.folder.digest) for job in durable.jobs.values() if job.spec.folder)
+
+
+def inputs_needed_by(durable: Durable) -> tuple[JobInput, ...]:
+    """What jobs that have not ended are given of what other jobs left."""
+    return tuple(dict.fromkeys(each for job in durable.jobs.values() for each in job.spec.inputs))
 
 
 def left_by_jobs(blobs: BlobStore) -> frozenset[Key]:

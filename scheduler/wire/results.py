@@ -17,4 +17,7 @@ def results_of(spec: job_pb2.JobSpec, path: str) -> tuple[str, ...]:
             raise invalid(f"{path}.results[{number}]", f"is longer than {LINE_BYTES_MAX:,} bytes", next_step=HOW)
         if why := trouble_with_line(line):
             raise invalid(f"{path}.results[{number}]", why, next_step=HOW)
+    if spec.results and all(line.startswith("!") for line in spec.results):
+        why = "choose nothing: each of them takes files out"
+        raise invalid(f"{path}.results", why, next_step=HOW)
     return tuple(spec.results)

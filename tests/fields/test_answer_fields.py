@@ -70,6 +70,8 @@ NOT_SHOWN = {
     "*.ranks.exit.is_presumed": "its reason says it",
     "*.ranks.exit.is_blameless": "for the rules",
     "*.ranks.exit.use*": "GetJobStats shows it",
+    "spec.inputs.item_count": "follows from the job that it names",
+    "spec.inputs.is_of_admin": "for the scheduler, when the files are laid out",
     "spec.resources.in_container": "its container is shown",
     "falls_back_after*": "when it falls back is shown",
     "spec.resources.disk_bytes": "its files are shown",
