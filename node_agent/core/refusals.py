@@ -28,6 +28,7 @@ _OF_REQUEST = (
     RefusalReason.FILES_CHANGED,
     RefusalReason.FILES_GONE,
     RefusalReason.IMAGE_NOT_FOUND,
+    RefusalReason.INPUT_UNUSABLE,
     RefusalReason.MOUNT_REFUSED,
     RefusalReason.RLIMIT_TOO_HIGH,
     RefusalReason.SETUP_FAILED,
