@@ -82,6 +82,7 @@ from .notices import Notices
 from .output import OutputSender
 from .program_log import ProgramLog
 from .setup.environments import Environments, SetupLimits
+from .setup.preparing import Preparations
 from .store_position import StorePosition
 from .streams import until_first
 from .usage import UsageRecords, Usages, device_summary
@@ -172,8 +173,14 @@ class NodeAgent:
         self._output = OutputSender(node.name, identity.incarnation, self._keeping)
         self._address = node.addresses[0]
         self._root = SharedRoot(node.shared_root, self._account_of, self.renew)
+        self._preparations = Preparations()
         self._files = JobFiles(
-            node.name, identity.incarnation, folder.path / FILES_FOLDER, lambda: node.tuning().cache_bytes, self._root
+            node.name,
+            identity.incarnation,
+            folder.path / FILES_FOLDER,
+            lambda: node.tuning().cache_bytes,
+            self._root,
+            self._preparations.came,
         )
         self._results = Results(
             node.name,
@@ -242,6 +249,7 @@ class NodeAgent:
             self._results,
             self._environments,
             self._containers,
+            self._preparations,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
             judge=self._refusal_of,
@@ -338,7 +346,12 @@ class NodeAgent:
         live = tuple(self._duties.inventory.live())
         self._sample_every(self._usages.interval_seconds)
         since, usages = self._usages.take_beat()
-        return self._node.machine.beat(live, {uuid: device_summary(tally) for uuid, tally in since.items()}, usages)
+        summaries = {uuid: device_summary(tally) for uuid, tally in since.items()}
+        beat = self._node.machine.beat(live, summaries, usages)
+        if (free_bytes := self._files.free_bytes()) is not None:
+            beat.host.files_free_bytes = free_bytes
+        beat.preparations.extend(self._preparations.as_protos())
+        return beat
 
     def heard(self, sent_us: int) -> None:
         """The scheduler had a message sent at this time: every fence counts from there."""

@@ -37,7 +37,7 @@ from .core.actions import (
 )
 from .core.commands import LaunchAttempt, NotLaunched
 from .core.delivery import Receipt
-from .core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, PREPARED_WITH_FILES_US_MAX, Duties
+from .core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, Duties
 from .core.expectations import Misfit
 from .core.fence import CommandRefusal
 from .core.inventory import AttemptReport, EndReport, InBacklog, Prepared, Refused, SpoolReport, StartReport
@@ -48,6 +48,7 @@ from .files.results import Results
 from .heartbeat import Report
 from .isolation.accounts import AccountUnusable
 from .keeper.client import Launched
+from .keeper.linux import boottime_us
 from .keeping import Keeping
 from .launch import Launcher
 from .machine import sample_to_proto
@@ -56,6 +57,7 @@ from .output import OutputSender
 from .ports import MasterPorts
 from .report_log import ReportLog
 from .setup.environments import Environments
+from .setup.preparing import Preparations, bytes_of
 from .traces import AttemptTraces
 from .usage import Usages
 
@@ -80,6 +82,7 @@ class Attempts:
         results: Results,
         environments: Environments,
         containers: Containers,
+        preparations: Preparations,
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
@@ -96,6 +99,7 @@ class Attempts:
         self._results = results
         self._environments = environments
         self._containers = containers
+        self._preparations = preparations
         self._fetching: dict[RankKey, asyncio.Task[Refusal | None]] = {}
         self._report = report
         self._carried_out = carried_out
@@ -226,15 +230,24 @@ class Attempts:
         return fetch.result()
 
     async def _lay_out(self, command: LaunchAttempt) -> Refusal | None:
-        if command.container is not None and (refusal := await self._containers.prepare(command)) is not None:
-            return refusal
+        preparations = self._preparations
+        if command.container is not None:
+            preparations.does(command.key, "its image is made ready", has_limit=True)
+            if (refusal := await self._containers.prepare(command)) is not None:
+                return refusal
         if not command.has_files:
             return None
+        preparations.fetches(command.key, bytes_of(command.files, command.folder))
         refusal = await self._files.lay_out(
             command.key, command.files, command.folder, inputs=command.inputs, user=command.user
         )
         await asyncio.to_thread(self._results.expect, command.key, command.results)
-        return refusal or await self._environments.make(command, self._files.folder_of(command.key))
+        if refusal is not None:
+            return refusal
+        preparations.does(command.key, "its environment is made ready", has_limit=True)
+        refusal = await self._environments.make(command, self._files.folder_of(command.key))
+        preparations.does(command.key, "its devices are checked")
+        return refusal
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -250,6 +263,7 @@ class Attempts:
         key, command = action.command.key, action.command
         found: Misfit | Objection | None = None
         port = 0
+        self._preparations.begin(key)
         try:
             if command.is_prepared_for:
                 try:
@@ -267,16 +281,16 @@ class Attempts:
                 port = self._ports.reserve(key)
         except Exception as problem:
             found = _not_begun(key, problem)
+        finally:
+            self._preparations.end(key)
         self._perform(self._duties.checked(key, found, port))
         self._samples.pop(key, None)
 
     def _hold(self, held: Prepared | InBacklog) -> None:
         self._stop_holding(held.key)
-        span_us = PREPARED_WITH_FILES_US_MAX if held.launch.has_files else PREPARED_US_MAX
-        if isinstance(held, InBacklog):
-            span_us = BACKLOG_US_MAX
+        span_us = BACKLOG_US_MAX if isinstance(held, InBacklog) else PREPARED_US_MAX
         self._holds[held.key] = asyncio.get_running_loop().call_later(
-            span_us / 1e6, lambda: self._perform(self._duties.held_too_long(held))
+            span_us / 1e6, lambda: self._perform(self._duties.held_too_long(held, boottime_us()))
         )
 
     def _stop_holding(self, key: RankKey) -> None:

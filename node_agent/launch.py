@@ -31,7 +31,7 @@ from .isolation.accounts import Isolating
 from .isolation.limits import Limiting
 from .keeper.linux import boottime_us
 from .machine import Machine, reading_of
-from .origins import noted_origin
+from .origins import noted_origin, noted_run
 from .ports import PORT_MAX
 from .traces import noted
 from .usage import note_of
@@ -130,7 +130,7 @@ class Launcher:
             account = Account(name=account.name, home=HOME_PATH)
         place = RankPlace(
             job_id=command.key.job,
-            attempt=command.key.attempt,
+            attempt=command.run_number or command.key.attempt,
             rank=command.key.rank,
             node_count=command.node_count,
             visibility=visibility,
@@ -162,6 +162,7 @@ class Launcher:
             note=note_of(command.expectations.device_uuids, devices, command.sampling_us)
             + noted_origin(command.origin)
             + noted_slot(command.slot)
+            + noted_run(command.run_number, command.key)
             + (noted(traceparent) if is_traced else ""),
         )
 

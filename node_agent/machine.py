@@ -28,6 +28,7 @@ from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Metrics, Read
 from . import wire
 from .core.expectations import Reading as DeviceReading
 from .core.outcome import AttemptView
+from .origins import run_of
 from .setup import tools
 
 TORCH = ("torch",)
@@ -187,7 +188,7 @@ def _leaders(live: Iterable[AttemptView]) -> list[LiveAttempt]:
             leader_pid=view.pid,
             environment={
                 "GPUFLEET_JOB_ID": str(view.key.job),
-                "GPUFLEET_ATTEMPT": str(view.key.attempt),
+                "GPUFLEET_ATTEMPT": str(run_of(view.note, view.key)),
                 "GPUFLEET_NODE_RANK": str(view.key.rank),
             },
         )

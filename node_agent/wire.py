@@ -41,6 +41,7 @@ from .core.launch import (
 )
 from .core.notices import Failure
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
+from .core.refusals import RefusalKind, kind_of
 from .core.typed import COLUMNS, ROWS
 from .origins import origin_of
 
@@ -57,6 +58,16 @@ _FULL = {
 
 EXIT_UNKNOWN = "EXIT_UNKNOWN"
 OUT_OF_MEMORY = "OUT_OF_MEMORY"
+
+
+REFUSAL_KINDS = {
+    RefusalKind.REQUEST: node_agent_pb2.REFUSAL_KIND_REQUEST,
+    RefusalKind.JOB_HERE: node_agent_pb2.REFUSAL_KIND_JOB_HERE,
+    RefusalKind.JOB_NOW: node_agent_pb2.REFUSAL_KIND_JOB_NOW,
+    RefusalKind.DEVICES: node_agent_pb2.REFUSAL_KIND_DEVICES,
+    RefusalKind.NODE: node_agent_pb2.REFUSAL_KIND_NODE,
+    RefusalKind.NOBODY: node_agent_pb2.REFUSAL_KIND_NOBODY,
+}
 
 
 def duration(span_us: int) -> Duration:
@@ -255,7 +266,11 @@ def refused_to_proto(
     refused: inventory.Refused, samples: Iterable[node_pb2.DeviceSample] = ()
 ) -> node_agent_pb2.LaunchRefused:
     return node_agent_pb2.LaunchRefused(
-        key=key_to_proto(refused.key), reason=refused.reason, message=refused.sentence, samples=samples
+        key=key_to_proto(refused.key),
+        reason=refused.reason,
+        message=refused.sentence,
+        samples=samples,
+        kind=REFUSAL_KINDS[kind_of(refused.reason)],
     )
 
 
@@ -279,7 +294,12 @@ def _entry(
         case inventory.Refused():
             # The contract has no field of its own for why; reason and message are where an end has them.
             why = node_agent_pb2.AttemptExited(key=key, reason=entry.reason, message=entry.sentence)
-            return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED, exited=why)
+            return node_agent_pb2.InventoryEntry(
+                key=key,
+                phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED,
+                exited=why,
+                refusal_kind=REFUSAL_KINDS[kind_of(entry.reason)],
+            )
         case AttemptView() if entry.end is not None:
             exited = exited_to_proto(entry, now_us, usage_of(entry.key))
             return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_EXITED, exited=exited)
@@ -352,6 +372,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
         slot=key_from_proto(launch.slot) if launch.HasField("slot") else None,
+        run_number=max(0, launch.run_number),
         environment=_environment(launch.environment) if launch.HasField("environment") else None,
         container=_container(launch) if launch.HasField("container") else None,
     )

@@ -54,8 +54,8 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[sche
         lines += [f"  {label:<10} {first}", *(f"{'':<13}{piece}" for piece in rest)]
     if job.attempts:
         lines += ["", *draw(_attempt_columns(now), job.attempts, look)]
-        if job.attempt_count > len(job.attempts):
-            lines.append(f"({job.attempt_count - len(job.attempts)} earlier attempts are in: gpuctl story {job.id})")
+        if words.runs_of(job) > len(job.attempts):
+            lines.append(f"({words.runs_of(job) - len(job.attempts)} earlier attempts are in: gpuctl story {job.id})")
         lines += _ranks_in_lines(job, now, look)
         lines += _warnings_in_lines(job, now, look)
     if job.HasField("array_counts"):

@@ -138,7 +138,7 @@ def job_columns(now: datetime, *, is_wide: bool = False) -> list[Column[job_pb2.
     wide: list[Column[job_pb2.Job]] = [
         Column("LIKELY START", lambda job: likely_start(job, now)),
         Column("SUBMITTED", lambda job: words.full_clock(job.submit_time, now)),
-        Column("TRIES", lambda job: str(job.attempt_count), is_right=True),
+        Column("TRIES", lambda job: str(words.runs_of(job)), is_right=True),
         Column("COMMAND", _command_of),
     ]
     return [*usual, *wide] if is_wide else usual
@@ -264,7 +264,8 @@ def why_it_waits(job: job_pb2.Job, now: datetime) -> str:
         return short
     if reason.reason not in OF_THE_LINE:
         return f"place {place:,} · {short}"
-    if job.gpu_choice.HasField("fall_back_time") and not job.gpu_choice.fell_back:
+    lacks_gpus = reason.reason not in ("CPUS_IN_USE", "MEMORY_IN_USE")
+    if lacks_gpus and job.gpu_choice.HasField("fall_back_time") and not job.gpu_choice.fell_back:
         none_at = words.short_clock(job.gpu_choice.fall_back_time, now)
         where = "next" if place == 1 else f"place {place:,}"
         several = "s" if gpu_count(job.spec) > 1 else ""

@@ -123,6 +123,11 @@ def place(rank: job_pb2.PlacedRank) -> str:
     return rank.node + (":" + ",".join(map(str, rank.device_indices)) if rank.device_indices else "")
 
 
+def runs_of(job: job_pb2.Job) -> int:
+    """Attempts that ran, with the one that is placed now. A scheduler of before counts what came to nothing, too."""
+    return job.run_count if job.HasField("run_count") else job.attempt_count
+
+
 def nodes_of(attempt: job_pb2.Attempt) -> str:
     """Where it runs, in a table: `n1:0,1`; of several nodes their names alone: `n1,n2`, or `n[1-4],big`."""
     if len(attempt.ranks) == 1:

@@ -50,10 +50,10 @@ def state_in_words(job: job_pb2.Job) -> str:
 
 def place_in_words(job: job_pb2.Job) -> str:
     """Where the newest attempt runs, or is about to."""
-    from ..render.words import place
+    from ..render.words import place, runs_of
 
     places = ", ".join(place(rank) for rank in job.attempts[-1].ranks)
-    attempt = f", attempt {job.attempt_count}" if job.attempt_count > 1 else ""
+    attempt = f", attempt {runs_of(job)}" if runs_of(job) > 1 else ""
     verb = "starts" if job.state == job_pb2.JOB_STATE_STARTING else "runs"
     return f"job {job.id} {verb} on {places}{attempt}"
 

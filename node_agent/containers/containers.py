@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from ..keeper.containers.engine_words import OF_GPUS
 from ..keeper.containers.state import read_state
 from ..keeper.jail import give_all
 from .engine import BY_NODES, ContainerTrouble, Engine, EngineFacts, refusing, said_by
+from .engine_probe import problem_of_trial
 from .images import PULLS_AT_ONCE_MAX, Images, Tell
 from .making import AGENT_LABEL, ATTEMPT_LABEL, JOB_LABEL, PublishedPort, Wanted, request_of
 from .mount_places import MountPlaces
@@ -97,6 +99,9 @@ class Containers:
         self._pulling = ThreadPoolExecutor(PULLS_AT_ONCE_MAX, thread_name_prefix="images")
         self._facts: EngineFacts | None = None
         self._seen: EngineFacts | None = None
+        self._started_by = ("", "")
+        self._trial_at = 0.0
+        self._trial_problem = ""
         self._first: asyncio.Task[None] | None = None
         self._making: set[str] = set()
         self._ports: dict[str, int] = {}
@@ -219,7 +224,18 @@ class Containers:
     # --- in threads
 
     def _look(self) -> EngineFacts:
-        return self._engine.look()
+        facts = self._engine.look()
+        if not facts.name:
+            return facts
+        if (facts.socket, facts.name) != self._started_by and time.monotonic() >= self._trial_at:
+            self._trial_at = time.monotonic() + LOOK_SECONDS
+            labels = {AGENT_LABEL: self._agent_id}
+            self._trial_problem = problem_of_trial(self._engine.client(facts.socket), labels)
+            self._started_by = ("", "") if self._trial_problem else (facts.socket, facts.name)
+        if not self._trial_problem:
+            return facts
+        fix = "See what its engine says: podman info, or docker info, and the log of its service."
+        return EngineFacts(socket=facts.socket, problem=f"{facts.name}: {self._trial_problem}", fix=fix)
 
     def _known(self) -> EngineFacts:
         """The engine, looked at again where there was none. Errors: ContainerTrouble NO_ENGINE."""

@@ -30,7 +30,8 @@ class LaunchAttempt:
     `secret_variables` hold is for the process alone. `origin` is the scheduler's word about the attempt, kept with it.
     It begins in its `environment`, which is made of its files.
     With a `container` it runs in one, and `cwd` is a path in that. With a `slot` it waits in the backlog until those of
-    that slot that came before it have ended: the slot is named by the first attempt that was in it.
+    that slot that came before it have ended: the slot is named by the first attempt that was in it. `run_number` is
+    which attempt of the job that ran it is; 0: its number says so.
     """
 
     key: RankKey
@@ -55,6 +56,7 @@ class LaunchAttempt:
     environment: JobEnvironment | None = None
     container: ContainerAsked | None = None
     slot: RankKey | None = None
+    run_number: int = 0
     inputs: tuple[JobInput, ...] = ()
 
     @property

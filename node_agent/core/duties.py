@@ -62,11 +62,9 @@ ORDERS_WAITING_MAX = 1_000
 """Orders that wait for one attempt; a flood of signals beyond it is not carried out."""
 
 PREPARED_US_MAX = 60_000_000
-"""A rank that was prepared and hears nothing more of its gang is dropped after this: four times as long as a scheduler
-waits for a whole gang. One that still wants it finds it missing in the inventory, or refused, and prepares it again."""
-
-PREPARED_WITH_FILES_US_MAX = 900_000_000
-"""The same where other ranks may have files to fetch first."""
+"""A rank that was prepared is dropped when its scheduler was not heard for so long: that counts the node as lost, then.
+One that still wants it finds it missing in the inventory, and prepares it again. As long as the scheduler is heard it
+knows of the rank, and aborts what it does not want: other ranks of the gang may take long to be prepared."""
 
 BACKLOG_US_MAX = 5_000_000
 """A rank of the backlog is handed back after this: what is before it in its slot runs for longer than was expected."""
@@ -161,16 +159,19 @@ class Duties:
             actions += self.changed(key, change)
         return (*actions, *self._finish(key))
 
-    def held_too_long(self, held: Prepared | InBacklog) -> tuple[Action, ...]:
+    def held_too_long(self, held: Prepared | InBacklog, now_us: int) -> tuple[Action, ...]:
         """The time of a rank that is held is over; nothing happens if it was started, given up or renewed meanwhile.
 
-        One in the backlog keeps its time, whatever becomes of its limits.
+        One in the backlog keeps its time, whatever becomes of its limits. One that is prepared has its time again if
+        the scheduler was heard in it.
         """
         entry = self.inventory[held.key]
         if isinstance(entry, InBacklog):
             return tuple(self._hand_back(held.key, "what is before it in its slot runs for longer than was expected"))
         if entry is not held:
             return ()
+        if now_us - self.fence_base_us < PREPARED_US_MAX:
+            return (Hold(held),)
         self.inventory.drop(held.key)
         return (LetGo(held.key),)
 

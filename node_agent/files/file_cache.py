@@ -38,6 +38,10 @@ MISMATCHES_MAX = 2
 NEVER_WITHOUT_ANOTHER_LAUNCH = frozenset({Reason.PERMISSION_DENIED, Reason.NOT_BUILT, Reason.METHOD_UNKNOWN})
 
 
+Came = Callable[[RankKey, int], None]
+"""Told that so many bytes more of what a rank needs are here."""
+
+
 class NotHad(Exception):
     """A file cannot be had."""
 
@@ -49,7 +53,15 @@ class NotHad(Exception):
 class FileCache:
     """The files that this node has fetched. `hold` as long as there is a connection."""
 
-    def __init__(self, node: str, incarnation: int, folder: Path, bytes_max: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        folder: Path,
+        bytes_max: Callable[[], int],
+        came: Came = lambda key, count: None,
+    ) -> None:
+        self._came = came
         self._node = node
         self._incarnation = incarnation
         self._folder = folder
@@ -114,6 +126,7 @@ class FileCache:
         """The file in the cache, fetched where it is not there."""
         path = self._folder / file.digest
         if path.exists():
+            self._came(key, file.size_bytes)
             await asyncio.to_thread(os.utime, path)
             return path
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -179,6 +192,7 @@ class FileCache:
                     raise GpufleetError(Reason.CONFLICT, "a piece came that does not follow the one before it")
                 await asyncio.to_thread(_append, part, offset, piece.data, sha)
                 offset += len(piece.data)
+                self._came(key, len(piece.data))
         finally:
             call.cancel()
         if offset < file.size_bytes:

@@ -34,10 +34,10 @@ from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 
 from ..core.launch import InputFile, InputFolder, JobInput, Refusal, RefusalReason
-from .file_cache import FileCache, NotHad
+from .file_cache import Came, FileCache, NotHad
 from .job_folders import lay_out_folder
 from .job_inputs import lay_out_inputs
-from .placing import place_apart_below
+from .placing import place_apart_below, shares_blocks
 from .shared_root import FICLONE, NotRead, SharedRoot
 from .spare_folders import SpareFolders
 
@@ -57,17 +57,29 @@ class JobFiles:
         folder: Path,
         cache_bytes: Callable[[], int],
         root: SharedRoot | None = None,
+        came: Came = lambda key, count: None,
     ) -> None:
-        self._cache = FileCache(node, incarnation, folder / "cache", cache_bytes)
+        self._cache = FileCache(node, incarnation, folder / "cache", cache_bytes, came)
         self._spares_folder = folder / "spares"
         self._spares = SpareFolders(self._spares_folder, self._cache, cache_bytes)
         self._attempts, self._removed = folder / "attempts", folder / "removed"
         self._ways = folder / "ways"
         self._root = root
+        self._shares_blocks: bool | None = None
 
     async def hold(self, stub: NodeAgentAsyncStub) -> None:
         """Fetch by this connection until cancelled."""
         await self._cache.hold(stub)
+
+    def free_bytes(self) -> int | None:
+        """Bytes that files of a job to come may take. None where copies share their blocks, or nobody can say."""
+        try:
+            if self._shares_blocks is None:
+                self._attempts.mkdir(parents=True, exist_ok=True)
+                self._shares_blocks = shares_blocks(self._attempts.parent)
+            return None if self._shares_blocks else shutil.disk_usage(self._attempts).free + self._spares.bytes
+        except OSError:
+            return None
 
     def folder_of(self, key: RankKey) -> Path:
         """Where the files of a rank are."""

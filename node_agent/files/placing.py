@@ -8,15 +8,22 @@ of its block group anew. Folders that are made and removed again and again in on
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from .shared_root import FICLONE
 
 # Of <linux/fs.h>. Their names say long; what the kernel reads and writes is an int.
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 FS_TOPDIR_FL = 0x00020000
+
+CLONED_BYTES = 4096
+"""Of a file that is cloned to see whether that can be done."""
 
 
 def place_apart_below(folder: Path) -> None:
@@ -29,6 +36,20 @@ def place_apart_below(folder: Path) -> None:
                 fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("l", flags | FS_TOPDIR_FL))
         finally:
             os.close(descriptor)
+
+
+def shares_blocks(folder: Path) -> bool:
+    """Whether a copy of a file there shares its blocks (FICLONE), and so takes no room. Errors: OSError."""
+    with tempfile.TemporaryFile(dir=folder) as source, tempfile.TemporaryFile(dir=folder) as copy:
+        source.write(bytes(CLONED_BYTES))
+        source.flush()
+        try:
+            fcntl.ioctl(copy.fileno(), FICLONE, source.fileno())
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+            return False
+    return True
 
 
 def flags_of(descriptor: int) -> int:

@@ -65,6 +65,11 @@ class SpareFolders:
         self._spares: dict[InputFolder, _Spare] = {}
         self._came: OrderedDict[InputFolder, int] = OrderedDict()
 
+    @property
+    def bytes(self) -> int:
+        """What the copies that wait take: a job that has such a folder needs no more."""
+        return sum(folder.content_bytes for folder, spare in self._spares.items() if not spare.is_claimed)
+
     async def take(self, folder: InputFolder, place: Path) -> bool:
         """Put a spare copy of the folder where nothing is; False where there is none. It waits for one that is made.
 

@@ -6,6 +6,7 @@
     tools.py            the interpreters and programs that this node has
     building.py         one build: its folders, its time, what it writes
     written.py          what builds wrote, by rank
+    preparing.py        what is said of ranks that are prepared: how far their files, images and environments are
     builder.py          the process above a build: in a jail and a control group, where jobs are
 
 Nobody changes what others get: a builder sees what the key is made of and nothing else, and jobs read what it has made.

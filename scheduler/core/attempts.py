@@ -11,7 +11,15 @@ from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, FileRun, NodeCa
 
 from ..policy.admission import never_fits
 from ..policy.owners import as_its_users
-from ..state.attempts import BLAMES_ACCOUNT, BLAMES_THE_JOB, NODE_LOSS_REASONS, Attempt, EndedAttempt, Rank, RankExit
+from ..state.attempts import (
+    NODE_LOSS_REASONS,
+    OF_THE_JOB,
+    Attempt,
+    EndedAttempt,
+    Rank,
+    RankExit,
+    RefusalKind,
+)
 from ..state.commands import Command, ForgetAttempt, KillAttempt
 from ..state.events import (
     OutputDamaged,
@@ -45,7 +53,7 @@ from ..state.records import (
     SetupStateChanged,
     SpoolStateChanged,
 )
-from ..state.specs import Outcome
+from ..state.specs import KeptAway, Outcome
 from ..state.state import State
 from ..state.units import Instant, Span
 from ..state.warnings import has_damaged_output
@@ -59,7 +67,10 @@ TAKEN_DOWN = NodeCause.SHUTDOWN.value
 
 
 EXCLUDED_MAX = 10
-"""A job from which so many nodes are kept, as it asked or for want of an account there, ends at the next such node."""
+"""A job that is kept from so many nodes, as it asked or for want of what it needs there, ends at the next such node."""
+
+TRIES_ON_NODE_MAX = 5
+"""A node that could not meet a job's own needs so often is not tried again for it: about 8 minutes after the first."""
 
 OUT_OF_MEMORY = "OUT_OF_MEMORY"
 """The end of an attempt of which its node's kernel ended processes at its limit of memory: of the job's own making."""
@@ -360,7 +371,7 @@ def gang_without_nodes(
     """End the ranks of a gang whose nodes, each with why, will say no more; the others are stopped."""
     if is_being_prepared(job):
         node, message = next(iter(gone.items()))
-        return gangs.handed_back(at, job, attempt, node, "NODE_LOST", message, ())
+        return gangs.handed_back(at, job, attempt, node, "NODE_LOST", message)
     exits: dict[int, RankExit] = {}
     for key, rank in live_ranks(job, attempt):
         if rank.placement.node in gone:
@@ -421,7 +432,7 @@ def _end_by_refusal(event: RankRefused, job: Job, attempt: Attempt) -> RankExit:
         return RankExit(exit=None, reason="NODE_LOST", message=lost, output_is_complete=False)
     if isinstance(job.state, Stopping) and job.state.failed_rank != event.key.rank:
         return RankExit(exit=None, reason=event.reason, message=event.message, stop_cause=job.state.cause)
-    if event.reason in BLAMES_THE_JOB or event.reason == BLAMES_ACCOUNT:
+    if event.blames in (RefusalKind.REQUEST, RefusalKind.JOB_HERE):
         return RankExit(exit=None, reason=event.reason, message=event.message)
     return RankExit(exit=None, reason="NOT_STARTED", message=message)
 
@@ -439,20 +450,31 @@ def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) 
     match job.state:
         case Stopping(cause=StopCause.CANCELLED):
             return _finished(job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job))
-        case Starting() if event.reason in BLAMES_THE_JOB:
-            return _finished(job, ended, Outcome.FAILED, event.reason, event.message)
-        case Starting() if event.reason == BLAMES_ACCOUNT and not _may_run_elsewhere(state, job, event.node):
+        case Starting() if event.blames is RefusalKind.REQUEST:
             return _finished(job, ended, Outcome.FAILED, event.reason, event.message)
         case _:
-            return AttemptVoided(
-                at=event.at,
-                job=job.id,
-                number=attempt.number,
-                node=event.node,
-                reason=event.reason,
-                message=event.message,
-                is_excluded=event.reason == BLAMES_ACCOUNT,
-            )
+            kept_away: tuple[KeptAway, ...] = ()
+    if event.blames in OF_THE_JOB:
+        kept = _kept_away(job, event)
+        if kept.is_for_good and isinstance(job.state, Starting) and not _may_run_elsewhere(state, job, kept):
+            return _finished(job, ended, Outcome.FAILED, event.reason, event.message)
+        kept_away = (kept,)
+    return AttemptVoided(
+        at=event.at,
+        job=job.id,
+        number=attempt.number,
+        node=event.node,
+        reason=event.reason,
+        message=event.message,
+        kept_away=kept_away,
+    )
+
+
+def _kept_away(job: Job, event: RankRefused) -> KeptAway:
+    """How long a job is kept from a node that lacks what it needs: for longer each time, and at last for good."""
+    kept = gangs.kept_away(event.at, job, event.node, event.reason, event.message)
+    is_over = event.blames is RefusalKind.JOB_HERE or kept.tries >= TRIES_ON_NODE_MAX
+    return replace(kept, until=None) if is_over else kept
 
 
 def on_setup_reported(state: State, event: SetupReported) -> Decision:
@@ -465,10 +487,11 @@ def on_setup_reported(state: State, event: SetupReported) -> Decision:
     return Decision(records=(changed,))
 
 
-def _may_run_elsewhere(state: State, job: Job, node: NodeName) -> bool:
-    """Whether a job that this node cannot run as its user could ever be placed without it."""
-    job = as_its_users(state.durable, replace(job, spec=job.spec.excluding(node)))
-    if len(job.spec.resources.exclude) > EXCLUDED_MAX:
+def _may_run_elsewhere(state: State, job: Job, kept: KeptAway) -> bool:
+    """Whether a job that a node will never start could ever be placed without it."""
+    job = as_its_users(state.durable, replace(job, spec=job.spec.keeping_away(kept)))
+    for_good = sum(each.is_for_good for each in job.spec.resources.kept_away)
+    if len(job.spec.resources.exclude) + for_good > EXCLUDED_MAX:
         return False
     return never_fits(state, job.spec.resources, "") is None
 

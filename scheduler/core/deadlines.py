@@ -9,14 +9,17 @@ from dataclasses import replace
 from itertools import chain, islice, takewhile
 
 from ..policy.capacity import capacity
+from ..policy.fit import node_views
 from ..policy.gap import GapHold, gap_hold
 from ..policy.gap import deadlines as gap_deadlines
+from ..policy.owners import as_its_users
+from ..policy.placement_pass import PlacementPass
 from ..policy.preemption import may_be_taken_at
-from ..policy.routing import GPU_WAIT_OVER
+from ..policy.routing import GPU_WAIT_OVER, gains_without_gpus
 from ..state.attempts import Attempt, Rendezvous
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
-from ..state.ids import NodeName
+from ..state.ids import NodeName, RankKey
 from ..state.jobs import Deferred, Divided, Finished, Job, Starting, is_being_prepared, live_ranks, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reachability
@@ -24,6 +27,8 @@ from ..state.records import (
     AttemptUnreachable,
     AttemptVoided,
     BeginReached,
+    FallBackPostponed,
+    ItemsFallBackPostponed,
     ItemsFellBack,
     ItemsFinished,
     JobFellBack,
@@ -31,12 +36,13 @@ from ..state.records import (
     NodeLost,
     NodeRegistered,
     NodeReturned,
+    NodesOpened,
     Record,
     RequestForgotten,
 )
-from ..state.specs import Outcome
+from ..state.specs import Asked, Outcome
 from ..state.state import State
-from ..state.units import Instant, Span, after
+from ..state.units import MINUTE, SECOND, Instant, Span, after
 from . import gangs
 from .attempts import gang_without_nodes, without_its_node
 from .decision import Decision, together
@@ -51,6 +57,9 @@ from .warnings import of_time_limits
 
 WAKES_AT_ONCE = 1_000
 """Waiting jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""
+
+FALL_BACK_PAUSE, FALL_BACK_PAUSE_MAX = Span(10 * SECOND), Span(10 * MINUTE)
+"""A job that would gain nothing without its GPUs is asked again after so long at least, and at most."""
 
 REQUESTS_PER_SWEEP = 10_000
 """Remembered requests that are forgotten at once; the next sweep goes on."""
@@ -203,13 +212,23 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
     """
     hold, jobs = gap_hold(state, at), state.durable.jobs
     due = takewhile(lambda wake: wake[0] <= at, state.durable.wakes)
+    trial: PlacementPass | None = None
+    gains: dict[Asked, bool] = {}
     for wakes_at, job_id in islice((wake for wake in due if _is_seen_to(jobs[wake[1]], hold)), WAKES_AT_ONCE):
         job = jobs[job_id]
         if _begins(job):
             yield BeginReached(at=at, job=job_id)
+        elif wakes_at == job.opens_at and wakes_at != job.times_out_at:
+            yield NodesOpened(at=at, job=job_id)
         elif wakes_at == job.falls_back_at and wakes_at != job.times_out_at:
             why = GPU_WAIT_OVER
-            if isinstance(job.state, Divided):
+            trial = PlacementPass(state, node_views(state, at), at) if trial is None else trial
+            asked = as_its_users(state.durable, job).spec.asked
+            if asked not in gains:
+                gains[asked] = gains_without_gpus(trial, job)
+            if not gains[asked]:
+                yield _postponed(at, job)
+            elif isinstance(job.state, Divided):
                 yield ItemsFellBack(at=at, array=job_id, reason=why.reason, message=why.message)
             else:
                 yield JobFellBack(at=at, job=job_id, reason=why.reason, message=why.message)
@@ -220,6 +239,15 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
             yield ItemsFinished(at=at, array=job_id, spans=alike.spans, finished=finished)
         else:
             yield JobFinished(at=at, job=job_id, finished=_no_capacity(state, at, job))
+
+
+def _postponed(at: Instant, job: Job) -> FallBackPostponed | ItemsFallBackPostponed:
+    """Ask again after as long as it has waited, so that a long wait costs few records."""
+    waited = at - (job.waits_since or job.age_since)
+    until = after(at, min(max(waited, FALL_BACK_PAUSE), FALL_BACK_PAUSE_MAX))
+    if isinstance(job.state, Divided):
+        return ItemsFallBackPostponed(at=at, array=job.id, until=until)
+    return FallBackPostponed(at=at, job=job.id, until=until)
 
 
 def _no_capacity(state: State, at: Instant, job: Job) -> Finished:
@@ -276,7 +304,7 @@ def _deadlines_of_gangs(state: State) -> Iterator[Instant]:
         if not isinstance(job.state, Starting):
             continue
         if attempt.rendezvous is None:
-            yield gangs.prepared_by(state, attempt)
+            yield gangs.prepared_by(state, job, attempt)
         elif gangs.unstarted(state, job, attempt):
             yield gangs.started_by(state, attempt.rendezvous)
 
@@ -289,7 +317,7 @@ def _overdue_gangs(state: State, at: Instant) -> list[Decision]:
 
 def _overdue(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
     if is_being_prepared(job):
-        return _not_prepared(state, at, job, attempt) if at >= gangs.prepared_by(state, attempt) else Decision()
+        return _not_prepared(state, at, job, attempt) if at >= gangs.prepared_by(state, job, attempt) else Decision()
     gone = {
         node: f"node {node} was not heard"
         for node in _silent_nodes(state, at, attempt)
@@ -313,11 +341,20 @@ def _overdue(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
 
 
 def _not_prepared(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
-    """The nodes that did not say that they are ready are left out for a moment."""
-    keys = rank_keys(job, attempt)
-    late = tuple(attempt.ranks[key.rank].placement.node for key in keys if key not in state.live.ready)
-    message = f"not ready in time: {', '.join(late)}"
-    return gangs.handed_back(at, job, attempt, late[0], "PREPARE_TIMED_OUT", message, late)
+    """The job is kept for a while from nodes that say nothing of their ranks, or get no further."""
+    keys = [key for key in rank_keys(job, attempt) if key not in state.live.ready]
+    late = [key for key in keys if at >= gangs.late_at(state, attempt, key)]
+    nodes = tuple(attempt.ranks[key.rank].placement.node for key in late)
+    message = "; ".join(_why_late(state, attempt, key) for key in late)
+    return gangs.handed_back(at, job, attempt, nodes[0], "PREPARE_TIMED_OUT", message, nodes)
+
+
+def _why_late(state: State, attempt: Attempt, key: RankKey) -> str:
+    told, limits = state.live.preparing.get(key), state.limits
+    words = gangs.rank_words(attempt, key.rank)
+    if told is not None and told.moved_at + limits.prepare_still_span <= told.told_at + limits.prepare_span:
+        return f"{words} made no progress for {span_text(limits.prepare_still_span)}"
+    return f"{words} was not ready, and its node said nothing of it for {span_text(limits.prepare_span)}"
 
 
 def _not_started(state: State, at: Instant, job: Job, attempt: Attempt, rendezvous: Rendezvous) -> Decision:

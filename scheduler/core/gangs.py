@@ -1,6 +1,9 @@
 """A gang, a job over several nodes: all its ranks are prepared, then all are started; one that fails stops the others.
 
-    AttemptPlaced ─▶ Prepare to all ─▶ ready from all in 15 s ─▶ AttemptReady ─▶ Start to all, with where they meet
+    AttemptPlaced ─▶ Prepare to all ─▶ ready from all ─▶ AttemptReady ─▶ Start to all, with where they meet
+
+A node may take long to prepare its rank, as files or an image come, or an environment is made; it says so with each
+beat. One that says nothing of its rank for 15 s, or that nothing moves for 10 min, ends the placement.
 
 Until AttemptReady is stored no Start leaves, so that nothing can run, and a placement that comes to nothing is handed
 back by Abort. From then on its number is used up: a rank that fails brings down the others by the grace rule, and how
@@ -17,10 +20,16 @@ from ..state.events import RankReady
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Job, Running, Starting, index_of, keyed_ranks, live_ranks, rank_keys
 from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
+from ..state.specs import KeptAway
 from ..state.state import State
-from ..state.units import Instant, after
+from ..state.units import MINUTE, NEVER, SECOND, Instant, Span, after
 from .decision import NOTHING, Decision
 from .live_ranks import live_attempt
+
+AVOIDED_SPAN, AVOIDED_SPAN_MAX = Span(30 * SECOND), Span(10 * MINUTE)
+"""A job is kept from a node that did not start it for so long at first, and at most."""
+WHY_CHARS_MAX = 500
+"""Of why it did not; the story has all of it."""
 
 
 def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Command:
@@ -45,6 +54,8 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         submitted_at=job.submitted_at,
         placed_at=attempt.placed_at,
         slot=attempt.slot,
+        # A worker names itself by the number of its attempt.
+        run_number=0 if job.spec.serves else attempt.number - job.void_count,
     )
     return PrepareAttempt(launch=launch) if attempt.is_gang else launch
 
@@ -63,9 +74,20 @@ def _memory_to_find(state: State, job: Job, placement: Placement) -> int:
     return minimum_memory(state, resources)
 
 
-def prepared_by(state: State, attempt: Attempt) -> Instant:
-    """Until when every rank of a gang must be ready."""
-    return after(max(attempt.placed_at, state.live.reads_since), state.limits.prepare_span)
+def late_at(state: State, attempt: Attempt, key: RankKey) -> Instant:
+    """When a rank that is not ready is given up: its node says nothing of it, or that nothing of it moves."""
+    asked_at, limits = max(attempt.placed_at, state.live.reads_since), state.limits
+    told = state.live.preparing.get(key)
+    if told is None:
+        return after(asked_at, limits.prepare_span)
+    silent_at = after(max(asked_at, told.told_at), limits.prepare_span)
+    return min(silent_at, after(max(attempt.placed_at, told.moved_at), limits.prepare_still_span))
+
+
+def prepared_by(state: State, job: Job, attempt: Attempt) -> Instant:
+    """Until when something must be heard of the ranks of a gang that are not ready."""
+    unready = (key for key in rank_keys(job, attempt) if key not in state.live.ready)
+    return min((late_at(state, attempt, key) for key in unready), default=NEVER)
 
 
 def started_by(state: State, rendezvous: Rendezvous) -> Instant:
@@ -118,13 +140,37 @@ def start_command(attempt: Attempt, rendezvous: Rendezvous, key: RankKey) -> Sta
 
 
 def handed_back(
-    at: Instant, job: Job, attempt: Attempt, node: NodeName, reason: str, message: str, left_out: tuple[NodeName, ...]
+    at: Instant,
+    job: Job,
+    attempt: Attempt,
+    node: NodeName,
+    reason: str,
+    message: str,
+    avoided: tuple[NodeName, ...] = (),
 ) -> Decision:
-    """A gang that does not come about, because of this node: its devices are free, and the job is placed again."""
+    """A gang that does not come about, because of this node: its devices are free, and the job is placed again.
+
+    For a while it is not placed on those that are `avoided`; they are open to all others.
+    """
     record = AttemptVoided(
-        at=at, job=job.id, number=attempt.number, node=node, reason=reason, message=message, left_out=left_out
+        at=at,
+        job=job.id,
+        number=attempt.number,
+        node=node,
+        reason=reason,
+        message=message,
+        kept_away=tuple(kept_away(at, job, each, reason, message) for each in avoided),
     )
     return Decision(records=(record,), commands=abort_commands(job, attempt))
+
+
+def kept_away(at: Instant, job: Job, node: NodeName, reason: str, message: str) -> KeptAway:
+    """How long a job is kept from a node that did not start it: for twice as long each time."""
+    tries = 1 + next((each.tries for each in job.spec.resources.kept_away if each.node == node), 0)
+    pause = min(AVOIDED_SPAN_MAX, AVOIDED_SPAN << min(tries - 1, 10))
+    return KeptAway(
+        node=node, tries=tries, reason=reason, message=message[:WHY_CHARS_MAX], until=after(at, Span(pause))
+    )
 
 
 def abort_commands(job: Job, attempt: Attempt, but: int | None = None) -> tuple[Command, ...]:

@@ -498,7 +498,7 @@ def on_requeue_requested(state: State, event: RequeueRequested) -> Decision:
                 return unchanged(job, f"job {job.id} {_MUST_NOT_RUN_TWICE}")
             case Starting(attempt=attempt) if is_being_prepared(job):
                 node = attempt.ranks[0].placement.node
-                void = handed_back(event.at, job, attempt, node, "REQUEUED", event.reason, ())
+                void = handed_back(event.at, job, attempt, node, "REQUEUED", event.reason)
                 return changed(job, f"job {job.id} is queued again", *void.records, commands=void.commands)
             case Starting(attempt=attempt) | Running(attempt=attempt):
                 cause = StopCause.REQUEUED

@@ -219,8 +219,8 @@ def _bring_together(
     match seen:
         case ReportedExited(exit=exit_, started_ago=started_ago):
             return together(Decision(records=heard), end_of_rank(state, event.at, job, key, exit_, started_ago))
-        case ReportedRefused(reason=reason, message=message):
-            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
+        case ReportedRefused(reason=reason, message=message, kind=kind):
+            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message, kind=kind)
             forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
             return together(Decision(records=heard), rank_refused(state, refusal, job, attempt), forget)
         case ReportedRunning(run_span=run_span, file_runs=runs):
@@ -258,8 +258,8 @@ def _prepare_again(
             return _never_seen(state, event, job, attempt, key)
         case ReportedStarting() | None:
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
-        case ReportedRefused(reason=reason, message=message):
-            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
+        case ReportedRefused(reason=reason, message=message, kind=kind):
+            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message, kind=kind)
             forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
             return together(rank_refused(state, refusal, job, attempt), forget)
         case _:

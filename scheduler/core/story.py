@@ -7,7 +7,7 @@ from typing import assert_never
 
 from gpufleet.jobs.runs import ExitCode, ExitSignal, StopCause
 
-from ..policy.explain import begin_text
+from ..policy.fit import begin_text
 from ..state import commands, records
 from ..state.attempts import AllocationMethod, Attempt, Placement, RankExit
 from ..state.commands import Command
@@ -69,6 +69,13 @@ def sentence(record: Record) -> str:
             return f"Job {job_id} does without GPUs from now on: {message}."
         case records.ItemsFellBack(array=array, message=message):
             return f"What waits of array {array} does without GPUs from now on: {message}."
+        case records.FallBackPostponed() | records.ItemsFallBackPostponed():
+            who = (
+                f"Job {record.job}"
+                if isinstance(record, records.FallBackPostponed)
+                else f"What waits of array {record.array}"
+            )
+            return f"{who} goes on waiting for its GPUs: without them it would not start either."
         case records.ItemsFinished():
             return _items_end_sentence(record)
         case records.AttemptPlaced(job=job_id, attempt=attempt):
@@ -108,7 +115,10 @@ def sentence(record: Record) -> str:
             return f"Attempt {job_id}/{number} did not come about ({message}); job {job_id} is placed again."
         case records.AttemptVoided(job=job_id, number=number, node=node, reason=reason, message=message):
             why = f"{reason}: {message}" if message else reason
-            return f"Node {node} did not start attempt {job_id}/{number} ({why}); job {job_id} is placed again."
+            again = f"job {job_id} is placed again{_away(record)}"
+            return f"Node {node} did not start attempt {job_id}/{number} ({why}); {again}."
+        case records.NodesOpened(job=job_id):
+            return f"Job {job_id} may be tried again on nodes that could not start it."
         case records.JobFinished():
             return _end_sentence(record)
         case records.SetupStateChanged(key=key, is_ready=is_ready, message=message, image=""):
@@ -255,6 +265,11 @@ def tell(record: Record) -> str:
             return f"{name} {record.array}"
         case records.JobFellBack(reason=reason):
             return f"{name} {record.job} {reason}"
+        case (
+            records.FallBackPostponed(job=job_id, until=until)
+            | records.ItemsFallBackPostponed(array=job_id, until=until)
+        ):
+            return f"{name} {job_id} for {span_text(until - record.at)}"
         case records.ItemsFellBack(array=array, reason=reason):
             return f"{name} {array} {reason}"
         case records.ItemsFinished(array=array, spans=spans, finished=finished):
@@ -279,8 +294,14 @@ def tell(record: Record) -> str:
             what = " needs GPUs" if record.needs_gpus else what
             pause = "" if begins_at is None else f", again in {span_text(begins_at - at)}"
             return f"{name} {job_id}/{ended.number} {ended.reason}{what}{pause}"
-        case records.AttemptVoided(job=job_id, number=number, reason=reason):
-            return f"{name} {job_id}/{number} {reason}"
+        case records.AttemptVoided(job=job_id, number=number, reason=reason, kept_away=kept_away):
+            away = (
+                each.node + ("" if each.until is None else f" for {span_text(each.until - record.at)}")
+                for each in kept_away
+            )
+            return f"{name} {job_id}/{number} {reason}" + (f" not on {', '.join(away)}" if kept_away else "")
+        case records.NodesOpened(job=job_id):
+            return f"{name} {job_id}"
         case records.JobFinished(job=job_id):
             return f"{name} {job_id} {_end_text(record)}"
         case records.SetupStateChanged(key=key, is_ready=is_ready):
@@ -488,6 +509,14 @@ def _end_text(record: records.JobFinished) -> str:
 
 _PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED", "CANCELLED", "TIME_LIMIT", "ITEMS_ENDED"})
 """Reasons that the outcome and its message say already."""
+
+
+def _away(record: records.AttemptVoided) -> str:
+    """For how long a job is not tried again on a node."""
+    kept = next((each for each in record.kept_away if each.node == record.node), None)
+    if kept is None:
+        return ""
+    return ", and not there" if kept.until is None else f", and not there for {span_text(kept.until - record.at)}"
 
 
 def _places(attempt: Attempt) -> str:

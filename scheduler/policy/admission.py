@@ -12,7 +12,7 @@ from ..state.nodes import Node
 from ..state.replies import Refused
 from ..state.specs import Asked, JobSpec, Resources
 from ..state.state import State
-from .fit import NODE_OF_ANOTHER, could_ever_hold, default_min_memory_bytes
+from .fit import NO_ENGINE, NODE_OF_ANOTHER, could_ever_hold, default_min_memory_bytes
 from .gangs import Ranks, could_ever, most_gpus, ranks_of
 from .owners import asked_by
 
@@ -132,6 +132,13 @@ def _unknown_model(state: State, resources: Resources, field: str) -> Refused | 
     )
 
 
+def _engine_step(state: State, name: NodeName) -> str:
+    """What gives a node an engine for containers, in its agent's words; empty where that says nothing."""
+    containers = state.durable.nodes[name].info.containers
+    fix = "" if containers is None else containers.fix.rstrip(".")
+    return f"on node {name}: {fix[0].lower()}{fix[1:]}" if fix else ""
+
+
 def never_fits(state: State, resources: Resources, field: str) -> Refused | None:
     """Why the nodes that there are could not hold a request even if they were empty, if so."""
     nodes = list(state.durable.nodes.values())
@@ -163,6 +170,8 @@ def never_fits(state: State, resources: Resources, field: str) -> Refused | None
     next_step = "ask for less, or see what there is with: gpuctl nodes"
     if all(miss.reason in FAR_MISSES for _, miss in misses) and any(m.reason == NODE_OF_ANOTHER for _, m in misses):
         next_step = OF_ANOTHER_STEP
+    if miss is not None and miss.reason == NO_ENGINE:
+        next_step = _engine_step(state, name) or next_step
     if len(ranks) > 1:
         able = len(nodes) - len(misses)
         which = f"{able} of the {len(nodes)} nodes could" if able else "no node could"

@@ -16,7 +16,7 @@ from ..state.jobs import Job, Running
 from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span
-from .fit import NodeView, node_is_asked_for
+from .fit import NodeView, node_is_asked_for, own_miss
 from .forecast import expected_run
 from .order.queue import goes_before
 
@@ -89,6 +89,8 @@ class Backlog:
             return None
         live = self._state.live.nodes.get(node)
         if (live is not None and live.backlog_paused_until > self._at) or node_is_asked_for(view.node, resources):
+            return None
+        if own_miss(view, resources) is not None:
             return None
         jobs = [durable.jobs[key.job] for key in durable.hold(node).slots[slot]]
         if not all(goes_on(job) and slot_class(job) == of_class and self._is_young(job) for job in jobs):

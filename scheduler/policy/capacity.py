@@ -12,8 +12,8 @@ from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
-from .explain import NEXT_PASS, as_seen_by, begin_text, held_since_a_gap, nodes_text, over_a_cap, why_deferred
-from .fit import Miss, could_ever_hold, devices_that_fit, memory_text
+from .explain import NEXT_PASS, as_seen_by, held_since_a_gap, nodes_text, over_a_cap, why_deferred
+from .fit import Miss, begin_text, could_ever_hold, devices_that_fit, memory_text
 from .forecast import bound
 from .order.place import may_go_ahead
 from .owners import as_its_users
@@ -55,9 +55,11 @@ def capacity(state: State, job: Job, at: Instant) -> Capacity:
         return Capacity(is_available=False, reason=reason, message=clause)
     counted = _free_now(state, trial, job, at)
     if reason == NEXT_PASS:
-        placed = trial.place(job)
-        assert placed is not None, f"job {job.id} fits and is not placed"
-        where = nodes_text(list(dict.fromkeys(each.node for each in placed)))
+        # Asked of a job that falls back, the walk has met it as it is in line, and may have placed it.
+        is_placed = job.id in trial.placed or trial.place(job) is not None
+        assert is_placed, f"job {job.id} fits and is not placed"
+        nodes = (name for name, view in trial.views.items() if any(hold.job == job.id for hold in view.taken))
+        where = nodes_text(list(nodes))
         asked = asked_text(state, job.spec.resources)
         return Capacity(is_available=True, latest_start=at, message=f"{asked} would start now on {where}")
     why = why_at_once(state, job, trial, at)

@@ -2,20 +2,31 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ..state.attempts import Attempt
 from ..state.durable import Durable
 from ..state.gpu_choice import fallen_back
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping, items_alike
+from ..state.jobs import (
+    Deferred,
+    Divided,
+    Finished,
+    Held,
+    Job,
+    Queued,
+    Running,
+    Starting,
+    Stopping,
+    items_alike,
+    keyed_ranks,
+)
 from ..state.specs import EndWanted
 from ..state.state import State
-from ..state.units import NEVER, SECOND, Instant
+from ..state.units import NEVER, Instant
 from .admission import minimum_memory
 from .caps import Caps
-from .fit import Miss, NodeView, devices_that_fit
+from .fit import Miss, NodeView, begin_text, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
 from .gap import waits_for
@@ -38,6 +49,8 @@ ARRAY_CAP = "ARRAY_CAP"
 """The reason of an item whose array runs as many as it may at a time."""
 STORE_GAP = "STORE_GAP"
 """The reason of a job that waits since history was cut off."""
+SHORT_BESIDE_GPUS = frozenset({"CPUS_IN_USE", "MEMORY_IN_USE"})
+"""Reasons of a job that no GPU more would help."""
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
 STARTING = "STARTING"
@@ -99,7 +112,8 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
         case Starting(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
             how = "prepared" if attempt.is_gang and attempt.rendezvous is None else "started"
-            does = in_slot(state.durable, job) or f"is being {how} on {where}{_without_gpus(job)}"
+            far = _how_far(state, job, attempt)
+            does = in_slot(state.durable, job) or f"is being {how} on {where}{far}{_without_gpus(job)}"
             return Explanation(reason=STARTING, sentence=f"job {job.id} {does}")
         case Running(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
@@ -136,16 +150,31 @@ def in_slot(durable: Durable, job: Job) -> str:
     return f"is the next on node {node} behind {jobs}"
 
 
+def _how_far(state: State, job: Job, attempt: Attempt) -> str:
+    """Which nodes are ready for a job that has not begun, and which still work on it; empty where nothing is known."""
+    live, nodes = state.live, {key: rank.placement.node for key, rank in keyed_ranks(job, attempt)}
+    ready = sum(key in live.ready for key in nodes)
+    at_work = [node for key, node in nodes.items() if key in live.preparing or key in live.setting_up]
+    are = "is" if ready == 1 else "are"
+    parts = [f"{ready} of {len(nodes)} nodes {are} ready"] if attempt.is_gang and 0 < ready < len(nodes) else []
+    parts += [f"{nodes_text(at_work)} {'prepares' if len(at_work) == 1 else 'prepare'} it"] if at_work else []
+    return f"; {', '.join(parts)}" if parts else ""
+
+
 def _node_of(attempt: Attempt) -> NodeName:
     return attempt.ranks[0].placement.node
 
 
-def _without_gpus(job: Job) -> str:
-    """That a job fell back, and why; and of one that waits for GPUs which it prefers, when it will."""
+def _without_gpus(job: Job, reason: str = "") -> str:
+    """That a job fell back, and why; and of one that waits for GPUs which it prefers, when it will.
+
+    `reason` is why it waits: where CPUs or memory are short, it does without GPUs only where it starts then.
+    """
     if job.fell_back is not None:
         return f"; it does without the GPUs that it prefers, as {job.fell_back.message}"
     if isinstance(job.state, Queued) and job.falls_back_at is not None:
-        return f"; from {begin_text(job.falls_back_at)} on it does without GPUs"
+        where = " if it can start so" if reason in SHORT_BESIDE_GPUS else ""
+        return f"; from {begin_text(job.falls_back_at)} on it does without GPUs{where}"
     return ""
 
 
@@ -181,12 +210,6 @@ def why_deferred(job: Job) -> WaitReason:
         more = len(job.unmet) - len(ends)
         return WaitReason("DEPENDENCY", f"it runs {', '.join(ends)}{f' and {more} more' if more else ''}")
     return WaitReason("BEGIN_TIME", f"its begin time, {begin_text(job.begins_at)}, has not come")
-
-
-def begin_text(at: Instant | None) -> str:
-    """An instant for people, in UTC."""
-    moment = datetime.fromtimestamp((at or 0) / SECOND, tz=UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 WANTED_WORDS = {
@@ -225,7 +248,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
         told = foretell(state, replace(job, spec=fallen_back(job.spec)), at)
         return replace(told, sentence=f"{told.sentence}, without the GPUs that it prefers, as {why.message}")
     reason = main_reason(state, trial, job, verdicts, at)
-    sentence = f"it would wait because {reason.clause}{_without_gpus(job)}"
+    sentence = f"it would wait because {reason.clause}{_without_gpus(job, reason.name)}"
     return Explanation(reason=reason.name, sentence=sentence, nodes=verdicts)
 
 
@@ -255,7 +278,7 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
     aged = ""
     if is_old(state, job, at):
         aged = f"; older than {about_span(state.limits.age_limit)}, it goes in front of band {job.band.name.lower()}"
-    aged += _without_gpus(job)
+    aged += _without_gpus(job, reason.name)
     of_group = _in_its_group(state, job)
     told = Explanation(
         reason=reason.name,
@@ -476,6 +499,8 @@ NEARNESS = (
     "DEVICE_MEMORY_IN_USE",
     "DEVICE_BUSY",
     "SAMPLE_TOO_OLD",
+    "NODE_CANNOT_START",
+    "DISK_IN_USE",
     "DEVICE_LEFT_OUT",
     "NODE_LEFT_OUT",
     "NODE_CLEANING",

@@ -6,6 +6,7 @@ each node say (an explanation). A filter answers None for "yes" or a `Miss` that
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import reduce
 
 from ..state.attempts import Placement
@@ -16,7 +17,7 @@ from ..state.nodes import Device, DeviceSample, JobAccounts, Node, NodeContainer
 from ..state.shares import DeviceShare, share_text
 from ..state.specs import Resources
 from ..state.state import State
-from ..state.units import GB, MB, Instant
+from ..state.units import GB, MB, SECOND, Instant
 from .owners import takes_jobs_of
 from .shares import memory_to_find_bytes, room_on, share_of, shares_in
 
@@ -25,6 +26,12 @@ LARGEST_DEVICE_SHARE = 0.9
 
 NODE_OF_ANOTHER = "NODE_OF_ANOTHER"
 """The reason of a node that takes jobs of its owner alone, which is another user."""
+
+NO_ENGINE = "NO_ENGINE"
+"""The reason of a node that runs no containers."""
+
+NODE_CANNOT_START = "NODE_CANNOT_START"
+"""The reason of a node that refused a job for want of what this job alone needs."""
 
 IDLE_UTILIZATION_PERCENT, IDLE_MEMORY_SHARE = 30, 0.5
 """A device is idle below this utilisation and below this part of its memory in use."""
@@ -161,8 +168,8 @@ class NodeView:
     `changes` is shared by all nodes of a pass; `version` is the number of the change that made this one as it is, so
     that what a version was found to be stays true. `taken` is what the pass gave, `given` the whole devices among it;
     `shares` is what is given of each device in shares, before the pass and by it. `held` is what ranks held before, and
-    `outlook` when it comes free, once somebody has asked. What is kept for the job `kept_for` is free for it alone, and
-    for jobs that for sure have ended before `kept_until`.
+    `outlook` when it comes free, once somebody has asked. `disk_free_bytes` is what files of jobs may take, if known.
+    What is kept for the job `kept_for` is free for it alone, and for jobs that for sure have ended before `kept_until`.
     """
 
     node: Node
@@ -183,6 +190,7 @@ class NodeView:
     outlook: Outlook | None = None
     changes: NodeChanges = field(default_factory=NodeChanges)
     version: int = 0
+    disk_free_bytes: int | None = None
 
     def note_change(self) -> None:
         """What is free, or kept, on the node is no longer as it was."""
@@ -253,9 +261,23 @@ def node_view(state: State, node: Node, at: Instant, changes: NodeChanges) -> No
         devices=devices,
         shares={uuid: reduce(DeviceShare.plus, shares.values(), NOTHING) for uuid, shares in hold.shares.items()},
         miss=node_miss(node, live, state.limits, at),
+        disk_free_bytes=disk_free_bytes(live),
         changes=changes,
         version=changes.note(node.name),
     )
+
+
+def disk_free_bytes(live: NodeLive) -> int | None:
+    """What files of jobs may take of a node's disk, rounded down: what each beat changes a little is the same."""
+    free_bytes = live.host.files_free_bytes
+    if free_bytes is None:
+        return None
+    step = 1 << max(0, free_bytes.bit_length() - DISK_BITS)
+    return free_bytes - free_bytes % step
+
+
+DISK_BITS = 8
+"""Of the free bytes of a disk so many leading bits count: 1 % of it at most is left out."""
 
 
 def node_miss(node: Node, live: NodeLive, limits: Limits, at: Instant) -> Miss | None:
@@ -306,6 +328,9 @@ def node_is_asked_for(node: Node, resources: Resources) -> Miss | None:
         return Miss(reason="NODE_NOT_LISTED", clause="is not in --nodelist")
     if node.name in resources.exclude:
         return Miss(reason="NODE_EXCLUDED", clause="is in --exclude")
+    kept = next((each for each in resources.kept_away if each.node == node.name), None)
+    if kept is not None and kept.is_for_good:
+        return Miss(reason=NODE_CANNOT_START, clause=f"could not start it ({kept.why})")
     labels = dict(node.info.labels)
     for key, value in resources.node_labels:
         if labels.get(key) != value:
@@ -325,7 +350,7 @@ def _lacks_containers(containers: NodeContainers | None, resources: Resources) -
     """Whether the node can run no containers, or none with GPUs where such are asked for."""
     if containers is None or not containers.engine:
         why = "its agent knows nothing of them" if containers is None else containers.problem or "it has no engine"
-        return Miss(reason="NO_ENGINE", clause=f"runs no containers: {why}")
+        return Miss(reason=NO_ENGINE, clause=f"runs no containers: {why}")
     if resources.gpus and not containers.gpus_by:
         return Miss(reason="NO_GPU_CONTAINERS", clause=f"gives containers no GPUs: {containers.engine} lacks the way")
     return None
@@ -379,12 +404,27 @@ def devices_that_fit(
     return devices_free_now(view, resources, min_memory_bytes, job, ends_at) if ever is None else ever
 
 
+def own_miss(view: NodeView, resources: Resources) -> Miss | None:
+    """Why a node cannot start what others may start there: it could not lately, or lacks room for the files."""
+    kept = next((each for each in resources.kept_away if each.node == view.node.name), None)
+    if kept is not None and kept.until is not None and not kept.is_open:
+        again = f"it is tried there again at {begin_text(kept.until)}"
+        return Miss(reason=NODE_CANNOT_START, clause=f"could not start it ({kept.why}); {again}")
+    free_bytes = view.disk_free_bytes
+    if free_bytes is not None and free_bytes < resources.disk_bytes:
+        needs = f"the job's files need {memory_text(resources.disk_bytes)}"
+        return Miss(reason="DISK_IN_USE", clause=f"has {memory_text(free_bytes)} free on its disk, and {needs}")
+    return None
+
+
 def devices_free_now(
     view: NodeView, resources: Resources, min_memory_bytes: int, job: JobId | None, ends_at: Instant | None
 ) -> list[FreeDevice] | Miss:
     """The same of a node that could ever hold the request."""
     if view.miss is not None:
         return view.miss
+    if (own := own_miss(view, resources)) is not None:
+        return own
     is_open = view.is_open_to(job, ends_at)
     lacking = _lacks_room(view, resources, is_open=is_open)
     if lacking is not None:
@@ -508,6 +548,12 @@ def _summary(fitting: int, resources: Resources, misses: list[Miss]) -> str:
         where = f"room for {share} on {fitting} of {wanted}" if wanted > 1 else f"no room for {share}"
         return f"has {where} ({parts})"
     return f"has {fitting} of the {wanted} GPUs free ({parts})" if wanted > 1 else f"has no free GPU ({parts})"
+
+
+def begin_text(at: Instant | None) -> str:
+    """An instant for people, in UTC."""
+    moment = datetime.fromtimestamp((at or 0) / SECOND, tz=UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def memory_text(memory_bytes: int) -> str:

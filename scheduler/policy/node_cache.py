@@ -14,7 +14,7 @@ from ..state.live import NodeLive, silent_from
 from ..state.nodes import Node
 from ..state.state import State
 from ..state.units import NEVER, Instant
-from .fit import NodeChanges, NodeView, node_view
+from .fit import NodeChanges, NodeView, disk_free_bytes, node_view
 from .placement import Candidates
 from .placement_pass import PlacementPass
 
@@ -96,6 +96,7 @@ def facts_of(state: State, node: Node, at: Instant) -> tuple[object, ...]:
         tuple(live.lingering),
         tuple(live.devices_left_out.items()),
         tuple(live.samples.values()),
+        disk_free_bytes(live),
     )
 
 

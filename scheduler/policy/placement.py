@@ -233,8 +233,8 @@ def _without_names(info: NodeInfo) -> NodeInfo:
 
 def unnamed(resources: Resources) -> Resources:
     """The request without what names nodes: the same of every node of a kind."""
-    if resources.pins or resources.nodelist or resources.exclude:
-        return replace(resources, pins=(), nodelist=(), exclude=())
+    if resources.pins or resources.nodelist or resources.exclude or resources.kept_away:
+        return replace(resources, pins=(), nodelist=(), exclude=(), kept_away=())
     return resources
 
 

@@ -20,7 +20,17 @@ from ..state.jobs import Job, Stopping
 from ..state.shares import WHOLE_MILLI, DeviceShare
 from ..state.specs import Resources
 from ..state.units import NEVER, SECOND, Instant, Span, after
-from .fit import FreeDevice, NodeView, Outlook, RankHold, could_ever_hold, hold_of, memory_text, wanted_devices
+from .fit import (
+    FreeDevice,
+    NodeView,
+    Outlook,
+    RankHold,
+    could_ever_hold,
+    hold_of,
+    memory_text,
+    own_miss,
+    wanted_devices,
+)
 from .gangs import Ranks
 from .shares import memory_to_find_bytes, room_on, share_of
 
@@ -90,7 +100,11 @@ def reserve(
 
     `ranks` is what each of its ranks asks for, `holds` tells what is held on a node, and until when.
     """
-    open_views = {name: view for name, view in views.items() if view.miss is None and view.kept_for in (None, job.id)}
+    open_views = {
+        name: view
+        for name, view in views.items()
+        if view.miss is None and view.kept_for in (None, job.id) and own_miss(view, ranks[0]) is None
+    }
     search = _Search(job=job.id, min_memory_bytes=min_memory_bytes, at=at, holds=holds)
     parts = search.parts(open_views, ranks)
     if parts is None:

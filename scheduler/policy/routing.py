@@ -1,7 +1,8 @@
 """Whether a job is one for a GPU, by the mode that it asks for and by what it works on; and when one falls back.
 
 A job that prefers GPUs does without them at once where no node is up that could give them, though one is that could run
-it without, and where the line for GPUs is long before it. What it waits for at most is a deadline of its own.
+it without, and where the line for GPUs is long before it. What it waits for at most is a deadline of its own. Where
+GPUs are free for it and something else is short, it keeps asking for them unless it could start without.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,11 +21,12 @@ from ..state.specs import Asked, GpuChoice, GpuMode, JobSpec, Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
-from .gangs import could_ever, ranks_of
+from .gangs import could_ever, fit_together, ranks_of
 from .order.band import GivenUp
 from .order.queue import queue_order
 from .owners import as_its_users, asked_by
 from .placement_pass import PlacementPass
+from .reservation import ends_if_placed
 
 FALLBACKS_PER_PASS = 256
 """So many jobs fall back at once; the next pass goes on."""
@@ -39,6 +41,23 @@ class Why:
 
     reason: str
     message: str
+
+
+def gains_without_gpus(trial: PlacementPass, job: Job) -> bool:
+    """Whether a job that prefers GPUs gains by doing without: GPUs are what it lacks, or it could start without them.
+
+    Where GPUs are free for it and CPUs or memory are short, it would give up its GPUs for nothing.
+    """
+    job = as_its_users(trial.state.durable, job)
+    resources = job.spec.resources
+    on_gpus_alone = replace(resources, cpus=0, memory_bytes=0)
+    return not _fits_now(trial, job, on_gpus_alone) or _fits_now(trial, job, without_gpus(resources))
+
+
+def _fits_now(trial: PlacementPass, job: Job, resources: Resources) -> bool:
+    job = replace(job, spec=replace(job.spec, resources=resources))
+    minimum, ends_at = minimum_memory(trial.state, resources), ends_if_placed(job, trial.at)
+    return fit_together(trial.views.values(), trial.ranks_of(job), minimum, job.id, ends_at)
 
 
 NO_GPU_NODE = Why(reason="NO_GPU_NODE", message="no node is up that could give it the GPUs that it prefers")
@@ -114,6 +133,8 @@ def why_at_once(state: State, job: Job, trial: PlacementPass, at: Instant) -> Wh
     if lacks_gpu_nodes(state, job.spec.asked):
         return NO_GPU_NODE
     limit = state.limits.routing.gpu_queue_limit
+    if not gains_without_gpus(trial, job):
+        return None
     ahead = (each for each in queue_order(state, at, _NotInLine(trial), job) if each.id not in trial.placed)
     return gpu_queue_long(limit) if len(list(islice(ahead, limit + 1))) > limit else None
 
@@ -149,7 +170,7 @@ def _falling_back(state: State, trial: PlacementPass, at: Instant) -> Iterator[t
         return
     why = gpu_queue_long(limit)
     for asked, of_class in preferring.items():
-        if asked not in lacking:
+        if asked not in lacking and gains_without_gpus(trial, durable.jobs[next(iter(of_class))]):
             yield from ((job, why) for job in _waiting(durable, of_class, trial.placed | before))
 
 

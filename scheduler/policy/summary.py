@@ -4,7 +4,7 @@ from ..state.jobs import Job
 from ..state.shares import share_text
 from ..state.specs import EndWanted, Resources
 from .explain import ARRAY_CAP, NEXT_PASS, STARTING, STORE_GAP, USER_CAP, WaitReason
-from .fit import memory_text
+from .fit import NODE_CANNOT_START, memory_text
 from .groups.caps import GROUP_CAP, GROUP_HOURS
 
 AFTER_SHOWN = 2
@@ -73,6 +73,8 @@ STATES_OF_NODES = {
     STARTING: "waits on {node}",
     "DEVICE_BUSY": "GPUs of {node} are used by others",
     "SAMPLE_TOO_OLD": "GPUs of {node} were not read lately",
+    NODE_CANNOT_START: "{node} could not start it",
+    "DISK_IN_USE": "waits for room on the disk of {node}",
     "DEVICE_LEFT_OUT": "{node} refused a moment ago",
     "NODE_LEFT_OUT": "{node} refused a moment ago",
     "NODE_CLEANING": "{node} still ends another job",

@@ -34,7 +34,7 @@ from .results import due_with
 from .sessions.records import SessionRecord, changed_by, gone_by
 from .sessions.session import Session
 from .shares import WHOLE_MILLI
-from .specs import Dependency, is_longer
+from .specs import Dependency, KeptAway, is_longer
 from .units import SECOND, Instant
 from .usage import Usage, weight_of
 from .warnings import with_marks_again
@@ -86,6 +86,11 @@ def apply(durable: Durable, record: Record) -> None:
             _change(durable, job_id, lambda job: _updated(job, record))
         case records.JobFellBack(job=job_id) | records.ItemsFellBack(array=job_id):
             _change(durable, job_id, lambda job: _fell_back(job, record))
+        case (
+            records.FallBackPostponed(job=job_id, until=until)
+            | records.ItemsFallBackPostponed(array=job_id, until=until)
+        ):
+            _change(durable, job_id, lambda job: replace(job, falls_back_after=until, version=job.version + 1))
         case records.ItemsFinished(array=array, spans=spans, finished=finished):
             equal = durable.items_alike(array)
             assert equal is not None and equal.spans == spans, f"array {array}: other items wait than those that end"
@@ -122,8 +127,9 @@ def apply(durable: Durable, record: Record) -> None:
                 state=jobs.Held() if record.is_held else jobs.Queued() if begins_at is None else jobs.Deferred(),
                 begins_at=begins_at,
                 past=_with(job.past, ended),
-                spec=needing_gpus(job.spec) if record.needs_gpus else begun_anew(job.spec),
+                spec=(needing_gpus(job.spec) if record.needs_gpus else begun_anew(job.spec)).trying_all(),
                 fell_back=None,
+                falls_back_after=None,
                 requeue_count=job.requeue_count + (not is_retry and not record.needs_gpus),
                 retries_used=job.retries_used + is_retry,
                 waits_since=at,
@@ -133,12 +139,15 @@ def apply(durable: Durable, record: Record) -> None:
                 version=job.version + 1,
             )
             _put_job(durable, job, waiting)
-        case records.AttemptVoided(job=job_id, node=name, is_excluded=True):
+        case records.AttemptVoided(job=job_id, node=name, kept_away=kept_away):
             job = durable.jobs[job_id]
-            spec = job.spec.excluding(name)
-            _put_job(durable, job, replace(job, spec=spec, state=jobs.Queued(), version=job.version + 1))
-        case records.AttemptVoided(job=job_id):
-            _set_state(durable, job_id, jobs.Queued())
+            if record.is_excluded:
+                kept_away = (KeptAway(node=name, tries=1, reason=record.reason, message=record.message),)
+            spec = job.spec.keeping_away(*kept_away) if kept_away else job.spec
+            _put_job(durable, job, replace(_voided(job), spec=spec))
+        case records.NodesOpened(job=job_id, at=at):
+            job = durable.jobs[job_id]
+            _put_job(durable, job, replace(job, spec=job.spec.tried_again(at), version=job.version + 1))
         case records.WorkerDrained(job=job_id, at=at):
             job = durable.jobs[job_id]
             _put_job(durable, job, replace(job, drained_at=at, version=job.version + 1))
@@ -347,6 +356,7 @@ def _change(durable: Durable, job_id: JobId, change: Callable[[Job], Job]) -> No
         unmet=first.unmet,
         begins_at=first.begins_at,
         fell_back=first.fell_back,
+        falls_back_after=first.falls_back_after,
         version=job.version + 1,
     )
     _put_job(durable, job, said)
@@ -370,6 +380,10 @@ def _fell_back(job: Job, record: records.JobFellBack | records.ItemsFellBack) ->
 def _released(job: Job, at: Instant) -> Job:
     begins_at = job.begins_at if job.begins_at is not None and job.begins_at > at else None
     return _with_conditions(replace(job, state=jobs.Deferred()), at, begins_at=begins_at, unmet=job.unmet)
+
+
+def _voided(job: Job) -> Job:
+    return replace(job, state=jobs.Queued(), void_count=job.void_count + 1, version=job.version + 1)
 
 
 def _put_job(durable: Durable, old: Job | None, new: Job) -> None:

@@ -210,8 +210,27 @@ class EndedAttempt:
 NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})
 """Ends of an attempt for which its node is to blame, not the job."""
 
-# Whom a node's refusal of a launch blames. What is not listed blames the node, which is left out for a while: an agent
-# may be newer than this scheduler, and a job must not fail for a reason that says nothing about it.
+
+class RefusalKind(Enum):
+    """Whom a node's refusal of a rank blames.
+
+    REQUEST: every node would refuse it. JOB_HERE and JOB_NOW: the node lacks what this job needs, for good or now.
+    DEVICES and NODE close these for everybody for a moment. NOBODY: it was told to stop, or taken back.
+    """
+
+    REQUEST = "request"
+    JOB_HERE = "job here"
+    JOB_NOW = "job now"
+    DEVICES = "devices"
+    NODE = "node"
+    NOBODY = "nobody"
+
+
+OF_THE_JOB = frozenset({RefusalKind.JOB_HERE, RefusalKind.JOB_NOW})
+"""Such a refusal keeps one job from the node, and nobody else."""
+
+# Of agents that do not say the kind it follows from the reason. What is not listed blames the node, which is left out
+# for a while: a job must not fail, nor be kept away, for a reason that says nothing about it.
 
 BLAMES_THE_JOB = frozenset(
     {
@@ -248,3 +267,14 @@ TAKEN_BACK = "TAKEN_BACK"
 
 BLAMES_NOBODY = frozenset({"STOPPED_BEFORE_START", "ABORTED", TAKEN_BACK})
 """It was told to stop, or taken back out of the backlog, before it began."""
+
+
+def kind_of_reason(reason: str) -> RefusalKind:
+    """Whom a refusal blames of which only the reason is known."""
+    if reason in BLAMES_THE_JOB:
+        return RefusalKind.REQUEST
+    if reason == BLAMES_ACCOUNT:
+        return RefusalKind.JOB_HERE
+    if reason in BLAMES_DEVICES:
+        return RefusalKind.DEVICES
+    return RefusalKind.NOBODY if reason in BLAMES_NOBODY else RefusalKind.NODE

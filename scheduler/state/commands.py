@@ -25,7 +25,8 @@ class LaunchAttempt(ToRank):
 
     `node_count` is how many ranks the attempt has, and `nodes` where they are, in order. `array` and `index` are set
     for an item. `shared_root` is the shared folder that the node may read files in, empty for none. With a `slot` it
-    waits in the node's backlog for those of the slot before it.
+    waits in the node's backlog for those of the slot before it. `run_number` is which of the job's attempts that ran it
+    is; 0: its number says so.
     When the job was submitted, and this attempt placed, is part of its origin.
     """
 
@@ -42,6 +43,7 @@ class LaunchAttempt(ToRank):
     submitted_at: Instant = Instant(0)
     placed_at: Instant = Instant(0)
     slot: RankKey | None = None
+    run_number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gpufleet.jobs.runs import FileRun
 
 from .access import Secret, Token
-from .attempts import OutputEnd, OutputStream, RankExit
+from .attempts import OutputEnd, OutputStream, RankExit, RefusalKind, kind_of_reason
 from .gap import Origin
 from .groups.changes import GroupEvent
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
@@ -228,6 +228,7 @@ class ReportedRefused:
 
     reason: str
     message: str = ""
+    kind: RefusalKind | None = None
 
 
 ReportedState = ReportedStarting | ReportedRunning | ReportedExited | ReportedRefused
@@ -257,10 +258,19 @@ class InventoryReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """A node is at work on a rank that has not begun: what it does, and for how long nothing of it has moved."""
+
+    key: RankKey
+    still: Span
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
     """A sign of life with the newest samples. `usages` is what each rank that runs used, as its agent sent it.
 
-    `peaks` is of that what is decided by: see `MEMORY_JUDGED_SPAN`.
+    `peaks` is of that what is decided by: see `MEMORY_JUDGED_SPAN`. `preparations` are ranks that have not begun.
     """
 
     at: Instant
@@ -270,6 +280,7 @@ class NodeBeat:
     host: HostSample = HostSample()
     usages: tuple[tuple[RankKey, ReportedUse], ...] = ()
     peaks: tuple[tuple[RankKey, MemoryPeak], ...] = ()
+    preparations: tuple[Preparation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,11 +332,17 @@ class RankExited(RankReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRefused(RankReport):
-    """A node refuses a rank: it was not started and never will be under this number."""
+    """A node refuses a rank: it was not started and never will be under this number. `kind` None: by the reason."""
 
     reason: str
     message: str = ""
     samples: tuple[DeviceSample, ...] = ()
+    kind: RefusalKind | None = None
+
+    @property
+    def blames(self) -> RefusalKind:
+        """Whom it blames."""
+        return self.kind or kind_of_reason(self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

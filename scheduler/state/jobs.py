@@ -194,8 +194,10 @@ class Job:
     story stands what befell all of them (`told_with`). `items` makes it an array itself. `drained_at` is
     when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
     `revision` is a worker's revision of its model, and `replaces` the worker that goes when this one is ready.
-    `fell_back` is set as long as it does without the GPUs that it prefers. `group` is the group of users that it was
-    submitted in, also when that has been renamed or removed.
+    `attempt_count` is the number of the newest attempt; of those `void_count` came to nothing before anything ran.
+    `fell_back` is set as long as it does without the GPUs that it prefers. It does not do so before `falls_back_after`,
+    where it would have gained nothing. `group` is the group of users that it was submitted in, also when that has been
+    renamed or removed.
     """
 
     id: JobId
@@ -225,6 +227,13 @@ class Job:
     replaces: JobId | None = None
     fell_back: FellBack | None = None
     group: GroupId = NO_GROUP
+    void_count: int = 0
+    falls_back_after: Instant | None = None
+
+    @property
+    def run_count(self) -> int:
+        """Attempts that ran, and the one that is placed now."""
+        return self.attempt_count - self.void_count
 
     @property
     def age_since(self) -> Instant:
@@ -238,9 +247,15 @@ class Job:
             case Deferred() | Divided(rest=Deferred()):
                 return self.begins_at
             case Queued() | Divided(rest=Queued()):
-                return min(filter(None, (self.times_out_at, self.falls_back_at)), default=None)
+                return min(filter(None, (self.times_out_at, self.falls_back_at, self.opens_at)), default=None)
             case _:
                 return None
+
+    @property
+    def opens_at(self) -> Instant | None:
+        """When it may be tried again on a node that could not start it."""
+        waits = (each.until for each in self.spec.resources.kept_away if not each.is_open)
+        return min(filter(None, waits), default=None)
 
     @property
     def times_out_at(self) -> Instant | None:
@@ -254,7 +269,7 @@ class Job:
         choice = self.spec.gpu_choice
         if choice is None or choice.wait is None or not self.spec.prefers_gpus:
             return None
-        return after(self._waits_from, choice.wait)
+        return max(after(self._waits_from, choice.wait), self.falls_back_after or Instant(0))
 
     @property
     def _waits_from(self) -> Instant:

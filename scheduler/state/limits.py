@@ -84,6 +84,8 @@ class Limits:
     exclusive group that has become ready has its GPU before it may be put to sleep for another one of its group.
     With `nodes_await_approval` a node that joins is given no work until a person approves it. `backlog_depth` is how
     many short jobs may wait in each slot of a node, to begin as soon as the one before has ended; 0: none.
+    A gang that is prepared is given up when a node says nothing of its rank for `prepare_span`, or that nothing of it
+    moves for `prepare_still_span`.
     """
 
     heartbeat_interval: Span = Span(2 * SECOND)
@@ -99,6 +101,7 @@ class Limits:
     blameless_losses: int = 1_000
     left_out_span: Span = Span(30 * SECOND)
     prepare_span: Span = Span(15 * SECOND)
+    prepare_still_span: Span = Span(10 * MINUTE)
     gang_start_span: Span = Span(30 * SECOND)
     queued_jobs: int = 1_000_000
     node_order: NodeOrder = NodeOrder.FRAGMENTATION

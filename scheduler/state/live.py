@@ -11,21 +11,18 @@ from typing import Any
 
 from . import events, records
 from .attempts import (
-    BLAMES_ACCOUNT,
-    BLAMES_DEVICES,
-    BLAMES_NOBODY,
-    BLAMES_THE_JOB,
     TAKEN_BACK,
     Attempt,
     EndedAttempt,
     OutputStream,
     RankExit,
+    RefusalKind,
 )
 from .durable import Durable
 from .events import Event
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from .indexes.slots import is_in_backlog
-from .jobs import Finished, Job, Running, is_being_prepared
+from .jobs import Finished, Job, Running, Starting, is_being_prepared
 from .limits import Limits
 from .nodes import DeviceSample, HostSample, Reachability
 from .programs import program_of
@@ -93,6 +90,15 @@ class NodeLive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preparing:
+    """A rank that its node prepares: when the node said so last, since when nothing has moved, and what it does."""
+
+    told_at: Instant
+    moved_at: Instant
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """A job came to wait in its line: the how-manieth since the start, and whether it had waited there before."""
 
@@ -118,7 +124,8 @@ class Live:
     `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ready` are
     the ranks of gangs that are prepared, each with the port that it found. `blocked` are ranks that are held in their
     write, as their node has no room for more of their output, each with why. `setting_up` are ranks whose environment
-    their node makes, each with what it makes. `reads_since` is when the scheduler began
+    their node makes, each with what it makes. `preparing` are ranks that have not begun, each with what its node said
+    last of its work on them. `reads_since` is when the scheduler began
     to read, or went on: nothing is late that could not be heard before. `ended` is how the jobs that ended lately did,
     the latest last; `runs` is how long a user's last success of a name and program took (`run_key`); `waits` is how
     true forecasts of starts were;
@@ -135,6 +142,7 @@ class Live:
     ready: dict[RankKey, int] = field(default_factory=dict)
     blocked: dict[RankKey, str] = field(default_factory=dict)
     setting_up: dict[RankKey, str] = field(default_factory=dict)
+    preparing: dict[RankKey, Preparing] = field(default_factory=dict)
     reads_since: Instant = Instant(0)
     ended: dict[JobId, Outcome] = field(default_factory=dict)
     runs: dict[RunKey, Span] = field(default_factory=dict)
@@ -153,7 +161,7 @@ class Live:
 
     def of_ranks(self) -> tuple[dict[RankKey, Any], ...]:
         """All that is known of ranks by their keys."""
-        return (self.exits, self.synced, self.ready, self.blocked, self.setting_up)
+        return (self.exits, self.synced, self.ready, self.blocked, self.setting_up, self.preparing)
 
     def output_is_stored(self, key: RankKey, exit_: RankExit) -> bool:
         """Whether every byte that the rank wrote is synced to the store."""
@@ -195,6 +203,7 @@ def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> N
                 beaten.samples.update({sample.uuid: sample for sample in samples})
                 beaten.host = event.host
                 beaten.usages = event.usages
+                _note_preparations(live, durable, event)
                 hold = durable.hold(name)
                 follow_readings(beaten.courses, (*hold.devices, *hold.shares), beaten.samples)
         case events.NodeRefused():
@@ -207,8 +216,10 @@ def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> N
         case events.RankReady(node=name, key=key, master_port=port):
             if _is_being_prepared(durable, name, key):
                 live.ready[key] = port
+                live.preparing.pop(key, None)
         case events.RankStarted(node=name, key=key):
             live.setting_up.pop(key, None)
+            live.preparing.pop(key, None)
             if key not in durable.hold(name).ranks and name in live.nodes:
                 live.nodes[name].lingering.add(key)
         case events.RankExited(node=name, key=key, exit=exit_):
@@ -217,6 +228,7 @@ def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> N
                 _note_exit(live, key, exit_)
         case events.RankRefused(node=name, key=key):
             live.setting_up.pop(key, None)
+            live.preparing.pop(key, None)
             _end_lingering(live, name, key)
             _leave_out(live, durable, limits, event)
         case events.SpoolFilled(node=name, key=key):
@@ -326,14 +338,14 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
         case records.JobUpdated(job=job):
             live.waits.forecasts.pop(job, None)
             live.time_limits.go_on(durable.jobs[job])
-        case records.JobFellBack(job=job):
+        case records.JobFellBack(job=job) | records.FallBackPostponed(job=job):
             live.waits.forecasts.pop(job, None)
         case records.AttemptReady(job=job):
             for key in [key for key in live.ready if key.job == job]:
                 del live.ready[key]
         case records.RankEnded(key=key, exit=exit_, at=at):
-            for ends in (live.exits, live.synced, live.blocked, live.setting_up):
-                ends.pop(key, None)
+            for of_ranks in live.of_ranks():
+                of_ranks.pop(key, None)
             attempt = durable.jobs[key.job].attempt
             if exit_.is_presumed and attempt is not None:
                 live.node(attempt.ranks[key.rank].placement.node, at).lingering.add(key)
@@ -457,6 +469,12 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: even
     live.refused_nodes.pop(event.node, None)
     _unready(live, durable, event.node)
     known = durable.hold(event.node).ranks
+    for key in known:
+        # It is asked for again, and may have forgotten what it did so far.
+        if _is_being_prepared(durable, event.node, key):
+            before = live.preparing.get(key)
+            moved_at = event.at if before is None else before.moved_at
+            live.preparing[key] = Preparing(told_at=event.at, moved_at=moved_at)
     node.lingering = {
         key
         for key, seen in event.entries
@@ -475,7 +493,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: even
             live.time_limits.begin(job, began_at)
             _note_blocked(live, key, seen.output_blocked)
         elif isinstance(seen, events.ReportedRefused):
-            refusal = events.RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
+            refusal = events.RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason, kind=seen.kind)
             _leave_out(live, durable, limits, refusal)
 
 
@@ -501,16 +519,28 @@ def _leave_out(live: Live, durable: Durable, limits: Limits, event: events.RankR
     if event.reason == TAKEN_BACK and is_in_backlog(job):
         node.backlog_paused_until = after(event.at, BACKLOG_PAUSE)
     never_waited = event.reason == TAKEN_BACK and (job.attempt is None or job.attempt.slot is None)
-    if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY | {BLAMES_ACCOUNT} and not never_waited:
+    blames = event.blames
+    if blames not in (RefusalKind.NODE, RefusalKind.DEVICES) and not never_waited:
         return
     until = after(event.at, limits.left_out_span)
     placed = {device.uuid for device in rank.placement.devices}
-    if event.reason in BLAMES_DEVICES and placed:
+    if blames is RefusalKind.DEVICES and placed:
         blamed = placed & {sample.uuid for sample in event.samples} or placed
         node.devices_left_out.update(dict.fromkeys(blamed, until))
         node.samples.update({sample.uuid: sample for sample in event.samples})
     else:
         node.left_out_until = until
+
+
+def _note_preparations(live: Live, durable: Durable, event: events.NodeBeat) -> None:
+    """Keep what a node says of ranks that have not begun; of one that is ready, or that is not its own, nothing."""
+    for told in event.preparations:
+        key = told.key
+        rank, job = durable.live_rank(key), durable.jobs.get(key.job)
+        is_there = rank is not None and rank.placement.node == event.node and rank.started_at is None
+        if is_there and job is not None and isinstance(job.state, Starting) and key not in live.ready:
+            moved_at = Instant(event.at - told.still)
+            live.preparing[key] = Preparing(told_at=event.at, moved_at=moved_at, message=told.message)
 
 
 def _begin_courses(live: Live, attempt: Attempt) -> None:

@@ -207,6 +207,7 @@ class HostSample:
     cpu_percent: int | None = None
     memory_used_bytes: int | None = None
     spool_free_bytes: int | None = None
+    files_free_bytes: int | None = None
     round_trip: Span | None = None
 
 

@@ -16,7 +16,7 @@ from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
 from .results import ResultsOutcome
 from .sessions.records import SessionRecord
-from .specs import Band
+from .specs import Band, KeptAway
 from .units import Instant, Span
 from .warnings import JobWarning
 
@@ -172,6 +172,22 @@ class ItemsFellBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FallBackPostponed(OfJob):
+    """A job that prefers GPUs would gain nothing without them: it waits on, and is looked at again at `until`."""
+
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsFallBackPostponed:
+    """The same of an array, and of all of its items that wait and never differed."""
+
+    at: Instant
+    array: JobId
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsFinished:
     """All items of an array that never differed have ended at once, without an attempt. `spans` are their ids."""
 
@@ -254,8 +270,8 @@ class AttemptEnded(OfJob):
 class AttemptVoided(OfJob):
     """A placement was handed back before anything started: its number counts for nothing.
 
-    `node` is where it failed; `left_out` are nodes that are given nothing for a moment because they did not answer.
-    `is_excluded`: the job is not placed on `node` again.
+    `node` is where it failed; `kept_away` are nodes on which this job is not placed for a while, or ever. Schedulers of
+    before gave nothing to those `left_out` for a moment, and with `is_excluded` did not place the job on `node` again.
     """
 
     number: int
@@ -264,6 +280,12 @@ class AttemptVoided(OfJob):
     message: str = ""
     left_out: tuple[NodeName, ...] = ()
     is_excluded: bool = False
+    kept_away: tuple[KeptAway, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesOpened(OfJob):
+    """A job may be tried again on the nodes from which it was kept away until now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -601,6 +623,8 @@ Record = (
     | ItemsUpdated
     | JobFellBack
     | ItemsFellBack
+    | FallBackPostponed
+    | ItemsFallBackPostponed
     | ItemsFinished
     | AttemptPlaced
     | AttemptReady
@@ -611,6 +635,7 @@ Record = (
     | RankEnded
     | AttemptEnded
     | AttemptVoided
+    | NodesOpened
     | WorkerDrained
     | JobFinished
     | SetupStateChanged
@@ -665,7 +690,7 @@ def job_of(record: Record) -> JobId | None:
             return record.job
         case OfRank():
             return record.key.job
-        case OfItems() | ItemsFellBack() | ItemsFinished():
+        case OfItems() | ItemsFellBack() | ItemsFallBackPostponed() | ItemsFinished():
             return record.array
         case _:
             return None
@@ -678,6 +703,7 @@ SHARED_KINDS = (
     ItemsMoved,
     ItemsUpdated,
     ItemsFellBack,
+    ItemsFallBackPostponed,
     ItemsFinished,
     BeginReached,
     DependencyMet,

@@ -175,6 +175,31 @@ class ContainerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAway:
+    """A node that could not start a job for want of what this job alone needs, so many times, and why.
+
+    The job is not tried there before `until`; None: never again. `is_open`: that time is over.
+    """
+
+    node: NodeName
+    tries: int
+    reason: str
+    message: str = ""
+    until: Instant | None = None
+    is_open: bool = False
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether the job is never tried there again."""
+        return self.until is None
+
+    @property
+    def why(self) -> str:
+        """Why, for people."""
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a job needs; equal resources are one class of request.
 
@@ -184,6 +209,7 @@ class Resources:
     With `share_milli` it is a share of each of the `gpus` devices, not whole ones; then `min_memory_bytes` is the
     memory of each share, None: as much of the device's as the share is of it. `shared_root` is the shared folder that
     each node must see, empty for none. With `in_container` each node must have an engine for containers.
+    `disk_bytes` is what its files take on the disk of each node, and `kept_away` are nodes that could not start it.
     """
 
     gpus: int = 0
@@ -202,6 +228,8 @@ class Resources:
     no_span: bool = False
     shared_root: str = ""
     in_container: bool = False
+    disk_bytes: int = 0
+    kept_away: tuple[KeptAway, ...] = ()
 
     @property
     def gpu_milli(self) -> int:
@@ -336,12 +364,30 @@ class JobSpec(_ClassCache):
         """How long an attempt holds its devices at most, by its enforced limit and grace; None: for ever."""
         return None if self.time_limit is None else Span(self.time_limit + self.grace)
 
-    def excluding(self, node: NodeName) -> "JobSpec":
-        """The same, kept away from a node, with its GPUs and without."""
-        resources, choice = replace(self.resources, exclude=(*self.resources.exclude, node)), self.gpu_choice
+    def keeping_away(self, *nodes: KeptAway) -> "JobSpec":
+        """The same, kept away from these nodes, with its GPUs and without."""
+        names = {each.node for each in nodes}
+        others = tuple(each for each in self.resources.kept_away if each.node not in names)
+        return self._with_kept_away(tuple(sorted((*others, *nodes), key=lambda each: each.node)))
+
+    def _with_kept_away(self, kept_away: tuple[KeptAway, ...]) -> "JobSpec":
+        resources, choice = replace(self.resources, kept_away=kept_away), self.gpu_choice
         if choice is not None and choice.wanted is not None:
-            choice = replace(choice, wanted=replace(choice.wanted, exclude=(*choice.wanted.exclude, node)))
+            choice = replace(choice, wanted=replace(choice.wanted, kept_away=kept_away))
         return replace(self, resources=resources, gpu_choice=choice)
+
+    def trying_all(self) -> "JobSpec":
+        """The same once an attempt has run: it is kept only from nodes that will never start it."""
+        if all(each.is_for_good for each in self.resources.kept_away):
+            return self
+        others = (each for each in self.resources.kept_away if each.is_for_good)
+        return self._with_kept_away(tuple(others))
+
+    def tried_again(self, at: Instant) -> "JobSpec":
+        """The same, with the nodes open again from which it was kept away until now."""
+        kept_away = self.resources.kept_away
+        over = (each for each in kept_away if each.until is not None and each.until <= at)
+        return self.keeping_away(*(replace(each, is_open=True) for each in over))
 
     @property
     def asked(self) -> Asked:

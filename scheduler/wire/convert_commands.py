@@ -96,6 +96,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         secret_variables=[variable for variable, _ in spec.secrets],
         container=container_proto(spec.container),
         slot=None if command.slot is None else key_to_proto(command.slot),
+        run_number=command.run_number,
     )
 
 

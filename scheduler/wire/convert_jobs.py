@@ -248,6 +248,7 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         submit_time=timestamp(job.submitted_at),
         attempts=attempts or None,
         attempt_count=job.attempt_count,
+        run_count=job.run_count,
         model_revision=job.revision,
         replaces_job_id=job.replaces or 0,
         queue_position=position,

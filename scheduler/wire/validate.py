@@ -360,6 +360,7 @@ def _resources(spec: job_pb2.JobSpec, path: str) -> Resources:
         node_count=node_count,
         no_span=spec.no_span,
         in_container=spec.HasField("container"),
+        disk_bytes=sum(each.size_bytes for each in spec.files) + spec.folder.content_bytes,
     )
 
 

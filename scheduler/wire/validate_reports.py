@@ -10,12 +10,20 @@ from gpufleet.jobs.run_protos import STOP_CAUSE_OF, exit_from_proto, runs_from_p
 
 from ..series.points import NOT_READ, Reading
 from ..series.recorder import DeviceReading
-from ..state.attempts import OutputEnd, OutputStream, RankExit
-from ..state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
+from ..state.attempts import OutputEnd, OutputStream, RankExit, RefusalKind
+from ..state.events import (
+    Preparation,
+    ReportedExited,
+    ReportedRefused,
+    ReportedRunning,
+    ReportedStarting,
+    ReportedState,
+)
 from ..state.ids import DeviceUuid, JobId, UserName
 from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, JobAccounts, NodeContainers, NodeInfo, RunsAs
 from ..state.units import MB, SECOND, Instant, Span
 from ..state.warnings import SLOWED_BY
+from .convert import rank_key
 from .convert_nodes import PLAIN_FACTS, RUNS_AS
 from .usages import rank_use
 from .validate import USER_NAME, labels_of, span_of
@@ -29,6 +37,19 @@ UID_MAX = 2**32 - 2
 
 READING_SECONDS_MAX = 3_600
 """A reading of a longer span is told of its end."""
+
+REFUSAL_KINDS = {
+    node_agent_pb2.REFUSAL_KIND_REQUEST: RefusalKind.REQUEST,
+    node_agent_pb2.REFUSAL_KIND_JOB_HERE: RefusalKind.JOB_HERE,
+    node_agent_pb2.REFUSAL_KIND_JOB_NOW: RefusalKind.JOB_NOW,
+    node_agent_pb2.REFUSAL_KIND_DEVICES: RefusalKind.DEVICES,
+    node_agent_pb2.REFUSAL_KIND_NODE: RefusalKind.NODE,
+    node_agent_pb2.REFUSAL_KIND_NOBODY: RefusalKind.NOBODY,
+}
+"""Whom a refusal blames. Without a kind, or with one of a newer agent, it is judged by its reason."""
+
+PREPARATIONS_MAX = 256
+"""Of what a beat says of ranks that have not begun; the rest is cut."""
 
 ENVIRONMENT_TOOLS_MAX = 16
 """Of what an agent says; the rest is cut."""
@@ -126,7 +147,20 @@ def host_sample(beat: node_agent_pb2.Beat) -> HostSample:
         cpu_percent=min(max(0, host.cpu_percent), 100) if host.HasField("cpu_percent") else None,
         memory_used_bytes=max(0, host.memory_used_bytes) if host.HasField("memory_used_bytes") else None,
         spool_free_bytes=host.spool_free_bytes if host.HasField("spool_free_bytes") else None,
+        files_free_bytes=max(0, host.files_free_bytes) if host.HasField("files_free_bytes") else None,
         round_trip=Span(max(0, span_of(beat.round_trip))) if beat.HasField("round_trip") else None,
+    )
+
+
+def preparations(beat: node_agent_pb2.Beat) -> tuple[Preparation, ...]:
+    """What a beat says of ranks that have not begun; what is beyond the bounds is cut."""
+    return tuple(
+        Preparation(
+            key=rank_key(each.key),
+            still=Span(max(0, span_of(each.still))),
+            message=" ".join(each.message[:WHY_CHARS_MAX].split()),
+        )
+        for each in beat.preparations[:PREPARATIONS_MAX]
     )
 
 
@@ -210,7 +244,10 @@ def reported_state(entry: node_agent_pb2.InventoryEntry) -> ReportedState:
         case node_agent_pb2.ATTEMPT_PHASE_EXITED:
             return ReportedExited(exit=rank_exit(entry.exited), started_ago=started_ago(entry.exited))
         case node_agent_pb2.ATTEMPT_PHASE_REFUSED:
-            return ReportedRefused(reason=entry.exited.reason or "REFUSED", message=entry.exited.message)
+            reason = entry.exited.reason or "REFUSED"
+            return ReportedRefused(
+                reason=reason, message=entry.exited.message, kind=REFUSAL_KINDS.get(entry.refusal_kind)
+            )
         case _:
             raise GpufleetError(Reason.INVALID_ARGUMENT, f"inventory entry {entry.key} has no phase")
 

@@ -28,6 +28,7 @@ from scheduler.state.events import (
     NodeAnnounced,
     NodeBeat,
     NodeDisconnected,
+    Preparation,
     ReportedExited,
     ReportedState,
     SchedulerStarted,
@@ -38,7 +39,7 @@ from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
 from scheduler.state.jobs import Job, item_ended_together
 from scheduler.state.limits import Limits
-from scheduler.state.nodes import Device, DeviceSample, JobAccounts, NodeContainers, NodeInfo, RunsAs
+from scheduler.state.nodes import Device, DeviceSample, HostSample, JobAccounts, NodeContainers, NodeInfo, RunsAs
 from scheduler.state.records import Record
 from scheduler.state.replies import Reply
 from scheduler.state.sessions.commands import SessionCommand
@@ -66,6 +67,7 @@ class FakeNode:
     knows_lineages: bool = False
     keeps_backlog: bool = False
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
+    host: HostSample = HostSample()
 
     def readings(self, at: Instant) -> tuple[DeviceSample, ...]:
         return tuple(replace(self.samples[device.uuid], taken_at=at) for device in self.info.devices)
@@ -326,10 +328,11 @@ class Fleet:
             )
         )
 
-    def beat(self, name: NodeName) -> Turn:
+    def beat(self, name: NodeName, *preparations: Preparation) -> Turn:
         """A sign of life with samples of now."""
-        node = self.nodes[name]
-        return self.take_up(NodeBeat(at=self.now, node=name, stream=node.stream, samples=node.readings(self.now)))
+        node, samples = self.nodes[name], self.nodes[name].readings(self.now)
+        beat = NodeBeat(at=self.now, node=name, stream=node.stream, samples=samples, preparations=preparations)
+        return self.take_up(replace(beat, host=node.host))
 
     def join(self, node: FakeNode) -> list[Turn]:
         """Register, open a stream, beat."""

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from scheduler.policy.fit import could_ever_hold
 from scheduler.state.nodes import Node, NodeContainers
+from scheduler.state.replies import Refused
 from scheduler.state.specs import Resources
-from tests.core.fleet import Fleet
+from tests.core.fleet import Fleet, spec
 
 
 def node_with(containers: NodeContainers | None) -> Node:
@@ -33,3 +34,18 @@ def test_it_waits_for_a_node_with_an_engine_and_explain_says_so() -> None:
         "gives containers no GPUs: podman 4 lacks the way",
     )
     assert why_not(NodeContainers(engine="podman 4", gpus_by="cdi"), gpus=1) is None
+
+
+def test_a_submit_that_no_node_can_run_for_want_of_an_engine_is_told_what_gives_it_one() -> None:
+    fleet = Fleet()
+    node = fleet.add_node("n1")
+    fix = "Install Docker, or Podman and: systemctl enable --now podman.socket."
+    node.info = replace(node.info, containers=NodeContainers(problem="it has no container engine", fix=fix))
+    fleet.join(node)
+    reply = fleet.submit(spec(in_container=True)).reply
+    assert isinstance(reply, Refused)
+    assert reply.next_step == "on node n1: install Docker, or Podman and: systemctl enable --now podman.socket"
+    node.info = replace(node.info, containers=None)
+    fleet.announce(node)
+    reply = fleet.submit(spec(in_container=True)).reply
+    assert isinstance(reply, Refused) and reply.next_step == "ask for less, or see what there is with: gpuctl nodes"

@@ -7,16 +7,17 @@ from dataclasses import replace
 import pytest
 
 from gpufleet.jobs.runs import ExitSignal, StopCause
+from scheduler.core.gangs import launch_command
 from scheduler.policy.gangs import could_ever, ranks_of
 from scheduler.state.attempts import RankExit
 from scheduler.state.commands import AbortAttempt, KillAttempt, PrepareAttempt, StartAttempt
-from scheduler.state.events import CancelRequested, RankExited, RankReady, RankStarted
+from scheduler.state.events import CancelRequested, Preparation, RankExited, RankReady, RankStarted
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.nodes import Device, Node, NodeInfo
-from scheduler.state.records import AttemptReady, RankEnded
+from scheduler.state.records import AttemptReady, AttemptVoided, RankEnded
 from scheduler.state.specs import NodePins, Resources
-from scheduler.state.units import GB, Instant
-from tests.core.fleet import Fleet, Turn, spec
+from scheduler.state.units import GB, SECOND, Instant, Span
+from tests.core.fleet import BEGIN, Fleet, Turn, spec
 
 RANK_0, RANK_1 = RankKey(JobId(1), 1, 0), RankKey(JobId(1), 1, 1)
 
@@ -55,6 +56,49 @@ def test_a_rank_is_started_only_when_all_are_ready_and_told_where_they_meet() ->
         ("n1", "10.0.0.1", 29_500),
         ("n2", "10.0.0.1", 29_500),
     ]
+
+
+def test_a_gang_of_which_nothing_moves_is_given_up_after_ten_minutes_however_often_its_node_says_so() -> None:
+    fleet = two_nodes()
+    fleet.submit(spec(gpus=4, node_count=2))
+    ready(fleet, RANK_0, "n1", 29_500)
+    given_up: list[AttemptVoided] = []
+    for seconds in range(0, 700, 5):
+        told = Preparation(key=RANK_1, still=Span(seconds * SECOND), message="its files come")
+        fleet.beat(NodeName("n1"))
+        fleet.beat(NodeName("n2"), told)
+        turns = fleet.advance(Span(5 * SECOND))
+        given_up += [record for turn in turns for record in turn.records if isinstance(record, AttemptVoided)]
+        if given_up:
+            break
+    assert [(each.reason, each.number) for each in given_up] == [("PREPARE_TIMED_OUT", 1)]
+    assert given_up[0].message == "rank 1 on node n2 made no progress for 10m"
+    assert given_up[0].at - BEGIN == 600 * SECOND
+
+
+def test_what_a_node_says_of_a_rank_that_it_does_not_have_prolongs_nothing() -> None:
+    fleet = two_nodes()
+    fleet.submit(spec(gpus=4, node_count=2))
+    fleet.beat(
+        NodeName("n1"), Preparation(key=RANK_1, still=Span(0)), Preparation(key=RankKey(JobId(9), 1, 0), still=Span(0))
+    )
+    assert not fleet.state.live.preparing
+    fleet.beat(NodeName("n2"), Preparation(key=RANK_1, still=Span(0), message="its files come"))
+    assert set(fleet.state.live.preparing) == {RANK_1}
+    ready(fleet, RANK_1, "n2")
+    fleet.beat(NodeName("n2"), Preparation(key=RANK_1, still=Span(0)))
+    assert not fleet.state.live.preparing, "a beat that was late says nothing of a rank that is ready"
+
+
+def test_attempts_that_came_to_nothing_use_up_numbers_and_are_not_counted() -> None:
+    fleet = two_nodes()
+    fleet.submit(spec(gpus=4, node_count=2))
+    assert list(fleet.advance(Span(50 * SECOND)))
+    job = fleet.job(JobId(1))
+    assert job.attempt is not None and job.attempt.number == job.attempt_count > 1
+    assert (job.run_count, job.retries_used, job.requeue_count) == (1, 0, 0)
+    command = launch_command(fleet.state, job, job.attempt, job.attempt.keys(job.id)[0])
+    assert isinstance(command, PrepareAttempt) and command.launch.run_number == 1
 
 
 def test_the_address_that_an_agent_advertises_goes_before_the_one_it_calls_from() -> None:

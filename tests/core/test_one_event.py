@@ -102,6 +102,7 @@ def test_a_launch_carries_all_that_the_node_needs() -> None:
             nodes=(N1,),
             submitted_at=BEGIN,
             placed_at=BEGIN,
+            run_number=1,
         ),
     )
 
@@ -381,6 +382,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
     wanted = {kind.__name__ for kind in get_args(Record)} - NOT_MET - OF_SESSIONS
     wanted -= (
         _read(_fallen_back())
+        | _read(_postponed())
         | _read(_let_in_and_out())
         | _read(_kept_and_dropped())
         | _read(_traded_and_renewed())
@@ -426,6 +428,20 @@ def _fallen_back() -> list[Record]:
     transcript.answer("submit alice gpus=1 gpu-mode=preferred")
     transcript.answer("submit alice gpus=1 gpu-mode=preferred array=1-3")
     transcript.answer("advance 2m")
+    return transcript.fleet.store.records
+
+
+def _postponed() -> list[Record]:
+    """The records of a job and of items that prefer GPUs, while CPUs are what they lack."""
+    transcript = Transcript()
+    for line in (
+        "node n1 gpus=2 cpus=4",
+        "submit alice gpus=1 cpus=3",
+        "submit alice gpus=1 cpus=2 gpu-mode=preferred",
+        "submit alice gpus=1 cpus=2 gpu-mode=preferred array=1-3",
+        "advance 2m",
+    ):
+        transcript.answer(line)
     return transcript.fleet.store.records
 
 

@@ -23,7 +23,7 @@ from scheduler.policy.explain import explain
 from scheduler.policy.order.queue import queue_order
 from scheduler.policy.promises import Promises
 from scheduler.state.access import Role, Token
-from scheduler.state.attempts import OutputStream
+from scheduler.state.attempts import OutputStream, RefusalKind
 from scheduler.state.events import (
     BandRequested,
     CancelRequested,
@@ -37,6 +37,7 @@ from scheduler.state.events import (
     NoticeFailed,
     OutputDamaged,
     OutputSynced,
+    Preparation,
     RankExited,
     RankReady,
     RankRefused,
@@ -379,6 +380,12 @@ class Transcript:
         port = words.integer("port", 0)
         return self.take_up(RankReady(at=self.fleet.now, node=node, key=key, master_port=port))
 
+    def preparing(self, words: Words) -> list[str]:
+        """A beat says that a rank is being prepared: `preparing 1/1.0 still=5s message="its files come"`."""
+        key, node = self.rank(words)
+        told = Preparation(key=key, still=words.span("still") or Span(0), message=words.value("message"))
+        return self.told(self.fleet.beat(node, told))
+
     def started(self, words: Words) -> list[str]:
         key, node = self.rank(words)
         return self.take_up(RankStarted(at=self.fleet.now, node=node, key=key, run_span=words.span("run") or Span(0)))
@@ -403,13 +410,17 @@ class Transcript:
         return self.take_up(OutputSynced(at=self.fleet.now, key=key, ends=ends_of(words, key.rank)))
 
     def refused(self, words: Words) -> list[str]:
-        """`refused 1/1 DEVICE_BUSY device=0`."""
+        """`refused 1/1 DEVICE_BUSY device=0`; with `kind=job-now` as an agent says it that knows kinds."""
         key, node = self.rank(words)
+        told = words.value("kind")
+        kind = RefusalKind(told.replace("-", " ")) if told else None
         reason, message = words.next(), words.value("message")
         uuids = {DeviceUuid(f"{node}-gpu{index}") for index in words.list("device")}
         samples = tuple(each for each in self.fleet.nodes[node].readings(self.fleet.now) if each.uuid in uuids)
         return self.take_up(
-            RankRefused(at=self.fleet.now, node=node, key=key, reason=reason, message=message, samples=samples)
+            RankRefused(
+                at=self.fleet.now, node=node, key=key, reason=reason, message=message, samples=samples, kind=kind
+            )
         )
 
     def spool(self, words: Words) -> list[str]:
@@ -645,6 +656,7 @@ COMMANDS: dict[str, Command] = {
     "untold": Transcript.untold,
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,
+    "preparing": Transcript.preparing,
     "started": Transcript.started,
     "used": Transcript.used,
     "exited": Transcript.exited,

@@ -276,6 +276,7 @@ def taken(request: node_agent_pb2.HeartbeatRequest) -> object:
 
 EXITED = {"inventory.entries.phase": node_agent_pb2.ATTEMPT_PHASE_EXITED}
 RUNNING = {"inventory.entries.phase": node_agent_pb2.ATTEMPT_PHASE_RUNNING}
+REFUSED = {"inventory.entries.phase": node_agent_pb2.ATTEMPT_PHASE_REFUSED}
 SUMMARY_OF_DEVICE = "a summary of readings: a row a counter, with all that it says"
 
 
@@ -287,6 +288,7 @@ def needs_of(path: str) -> dict[str, Any]:
     if path.startswith("inventory.entries."):
         needs |= {f"inventory.entries.{part}": number for part, number in KEY.items()}
         needs |= RUNNING if not path.startswith("inventory.entries.exited") else EXITED
+        needs |= REFUSED if path == "inventory.entries.refusal_kind" else {}
     for holder in ("inventory.entries.exited.", "attempt_exited."):
         if path.startswith(holder):
             needs |= {f"{holder}{part}": number for part, number in KEY.items()}
@@ -299,8 +301,9 @@ def needs_of(path: str) -> dict[str, Any]:
         needs |= {path.rpartition(".")[0] + ".offset_ms": [1]}
     if path.endswith((".min", ".max", ".mean", ".last")):
         needs |= {path.rpartition(".")[0] + ".count": 1}
-    if path.startswith("beat.usages."):
-        needs |= {f"beat.usages.{part}": number for part, number in KEY.items()}
+    for holder in ("beat.usages.", "beat.preparations."):
+        if path.startswith(holder):
+            needs |= {f"{holder}{part}": number for part, number in KEY.items()}
     if path in ("program_log.data", "program_log.is_last", "program_log.total_bytes"):
         needs |= {"program_log.request": 2}
     if path.startswith("files_checked.") and path != "files_checked.request":

@@ -28,6 +28,7 @@ from node_agent.files.results import Results
 from node_agent.heartbeat import Report
 from node_agent.keeper.client import Launched
 from node_agent.keeping import Keeping
+from node_agent.setup.preparing import Preparations
 from tests.e2e.processes import until
 
 KEY = RankKey(JobId(7), 1, 0)
@@ -93,6 +94,7 @@ class Bench:
             Results("n1", 1, Path("/nowhere"), lambda key: Path("/nowhere"), lambda: BOUNDS),
             SilentKeeping(),  # type: ignore[arg-type]
             Containers(ContainerSettings, Path("/nowhere"), "a", list, lambda: None, lambda *told: None),
+            Preparations(),
             report=self._report,
             carried_out=self.done.append,
             judge=self._judge,

@@ -34,7 +34,7 @@ from node_agent.core.actions import (
 )
 from node_agent.core.commands import Command, LaunchAttempt, refusal_of
 from node_agent.core.delivery import Inbox, Judgement, Outbox
-from node_agent.core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, PREPARED_WITH_FILES_US_MAX, Duties
+from node_agent.core.duties import BACKLOG_US_MAX, PREPARED_US_MAX, Duties
 from node_agent.core.expectations import Misfit, Reading, misfit
 from node_agent.core.fence import CommandRefusal
 from node_agent.core.inventory import AttemptReport, InBacklog, Prepared, Refused
@@ -56,6 +56,10 @@ REGISTER_SECONDS_MAX = 10.0
 RETRY_SECONDS = (0.1, 3.0)
 COMMANDS = ("launch", "prepare", "start", "abort", "take_back", "stop", "send_signal", "keep", "kill", "forget")
 
+SLOW_CHECK_PROBABILITY = 0.2
+SLOW_CHECK_SECONDS = (5.0, 45.0)
+"""Files, an image or an environment may take so long."""
+
 MASTER_PORT = 61_000
 """Every machine finds this one free."""
 
@@ -75,11 +79,13 @@ class Agent:
         self._inbox = Inbox(machine.disk.highest_term)
         self._uploads = Uploads()
         self._bringing = Bringing(self)
-        self._given_up: set[RankKey] = set()
+        self._checks: dict[RankKey, int] = {}
+        self._rng_of_checks = self.world.rng(f"checks {machine.name} {machine.disk.incarnation}")
         self._refused_samples: dict[RankKey, tuple[str, ...]] = {}
         self._heartbeats: Call | None = None
         self._output: Call | None = None
         self._dial_number = 0
+        self._check_number = 0
         self._beat_us = 2_000_000
         self._valid_for_us = 30_000_000
         self.world.note("{}: agent {} starts", machine.name, self.incarnation)
@@ -179,7 +185,8 @@ class Agent:
             return
         samples = [self._sample(device) for device in self.machine.info.devices if not device.is_virtual]
         sequence = self._outbox.number(self.machine.boottime_us())
-        self._send(sequence, {"beat": node_agent_pb2.Beat(samples=samples)})
+        preparations = [node_agent_pb2.Preparation(key=key_to_proto(key)) for key in self._checks]
+        self._send(sequence, {"beat": node_agent_pb2.Beat(samples=samples, preparations=preparations)})
         self.machine.at_boottime(self.machine.boottime_us() + self._beat_us, self._beat, call)
 
     def _sample(self, device: node_pb2.Device) -> node_pb2.DeviceSample:
@@ -283,12 +290,11 @@ class Agent:
                     self._uploads.see(view, is_new=is_new)
                     self._pump()
                 case GiveUpFiles(key=key):
-                    self._given_up.add(key)
+                    self._after(0.0005, self._give_up, key)
                 case CheckNode(command=command, is_prepare=is_prepare):
-                    self._after(self._check_seconds(), self._checked, command, is_prepare)
+                    self._check(command, is_prepare)
                 case Hold(held=held):
-                    span_us = PREPARED_WITH_FILES_US_MAX if held.launch.has_files else PREPARED_US_MAX
-                    span_us = BACKLOG_US_MAX if isinstance(held, InBacklog) else span_us
+                    span_us = BACKLOG_US_MAX if isinstance(held, InBacklog) else PREPARED_US_MAX
                     self._after(span_us / 1e6, self._held_too_long, held)
                 case BeginNext(launch=launch, sent_us=sent_us):
                     self.world.met.add("a rank of a backlog that is begun")
@@ -319,13 +325,27 @@ class Agent:
         if isinstance(self.duties.inventory[key], Refused | None):
             self._bringing.never_ran(key)
 
-    def _checked(self, command: LaunchAttempt, is_prepare: bool) -> None:
+    def _check(self, command: LaunchAttempt, is_prepare: bool) -> None:
+        """Begin a check. One that is prepared for may take longer than a silent node is waited for."""
+        self._check_number += 1
+        self._checks[command.key] = self._check_number
+        seconds = self._check_seconds()
+        if command.is_prepared_for and self._rng_of_checks.random() < SLOW_CHECK_PROBABILITY:
+            seconds = self._rng_of_checks.uniform(*SLOW_CHECK_SECONDS)
+            if is_prepare:
+                self.world.met.add("a rank of a gang that is prepared for long")
+        self._after(seconds, self._checked, command, is_prepare, self._check_number)
+
+    def _give_up(self, key: RankKey) -> None:
+        if self._checks.pop(key, None) is not None:
+            self._perform(self.duties.given_up(key))
+
+    def _checked(self, command: LaunchAttempt, is_prepare: bool, number: int) -> None:
+        if self._checks.get(command.key) != number:
+            return
+        del self._checks[command.key]
         if command.results:
             self._bringing.expect(command.key)
-        if command.key in self._given_up:
-            self._given_up.discard(command.key)
-            self._perform(self.duties.given_up(command.key))
-            return
         objection = self.machine.objection(command.key, command.process.argv) if is_prepare else None
         found = objection or self._misfit(command)
         if isinstance(found, Misfit):
@@ -334,7 +354,7 @@ class Agent:
         self._perform(self.duties.checked(command.key, found, port))
 
     def _held_too_long(self, held: Prepared | InBacklog) -> None:
-        self._perform(self.duties.held_too_long(held))
+        self._perform(self.duties.held_too_long(held, self.machine.boottime_us()))
 
     def _misfit(self, command: LaunchAttempt) -> Misfit | None:
         readings = [

@@ -242,7 +242,7 @@ BUGS: dict[Plant, int] = {
     an_end_counts_before_its_output_is_stored: 0,
     output_is_acknowledged_before_it_is_synced: 19,
     streams_are_not_told_apart: 6,
-    what_may_still_live_is_not_waited_for: 21,
+    what_may_still_live_is_not_waited_for: 7,
     a_request_is_not_remembered: 0,
     a_refusal_is_not_told_again: 5,
     a_step_of_the_wall_clock_is_followed: 2,

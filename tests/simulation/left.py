@@ -109,7 +109,7 @@ class Bringing:
                 self.bring(key, lambda: None)
 
     def never_ran(self, key: RankKey) -> None:
-        """It was refused, or given up before it was launched."""
+        """It was refused, or given up before it was launched: what was noted of it goes."""
         if self._machine.disk.left.pop(key, None) is not None:
             self._world.checks.left_is_deleted(key)
 
@@ -157,8 +157,7 @@ class Bringing:
 
     def _settled(self, key: RankKey, then: Callable[[], None]) -> None:
         self._left.settled(key)
-        del self._machine.disk.left[key]
-        self._world.checks.left_is_deleted(key)
+        self.never_ran(key)  # or it is gone: it was launched once more meanwhile, and that was refused
         then()
 
     def _refused(self, key: RankKey, gives_up: str, then: Callable[[], None]) -> None:

@@ -131,7 +131,7 @@ class EndedJob(_message.Message):
     exit_message: _builtins.str
     """One sentence for people about its end."""
     attempt_count: _builtins.int
-    """Attempts in all."""
+    """Attempts that ran."""
     gpu_count: _builtins.int
     """Devices of its newest attempt; shares count as one each."""
     cpus: _builtins.int

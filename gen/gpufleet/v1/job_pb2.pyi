@@ -1850,6 +1850,7 @@ class Job(_message.Message):
     GPU_CHOICE_FIELD_NUMBER: _builtins.int
     SETTING_UP_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    RUN_COUNT_FIELD_NUMBER: _builtins.int
     GROUP_IS_REMOVED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
@@ -1858,7 +1859,7 @@ class Job(_message.Message):
     state: Global___JobState.ValueType
     """Where it is on its way."""
     attempt_count: _builtins.int
-    """Attempts in all."""
+    """Number of its newest attempt; 0 before. Placements that came to nothing before anything ran used up numbers, too."""
     exit_reason: _builtins.str
     """Stable UPPER_SNAKE reason of the end, such as EXITED, TIME_LIMIT, CANCELLED, NODE_LOST, COMMAND_NOT_FOUND."""
     exit_message: _builtins.str
@@ -1894,6 +1895,8 @@ class Job(_message.Message):
     """Of a worker: the job of the one whose place it takes once it is ready; 0 for none."""
     setting_up: _builtins.str
     """Why it does not run yet though it has its place, one sentence for people: a node makes its environment. Empty else."""
+    run_count: _builtins.int
+    """Attempts that ran, with the one that is placed now; absent from a scheduler of before."""
     group_is_removed: _builtins.bool
     """Whether its group was removed: its caps hold no more, and the job stands in line as one of no group."""
     @_builtins.property
@@ -2000,13 +2003,16 @@ class Job(_message.Message):
         gpu_choice: Global___GpuChoice | None = ...,
         setting_up: _builtins.str = ...,
         results: _files_pb2.JobResults | None = ...,
+        run_count: _builtins.int | None = ...,
         group_is_removed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "results", b"results", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_run_count", b"_run_count", "array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "results", b"results", "run_count", b"run_count", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "group_is_removed", b"group_is_removed", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "results", b"results", "retries_used", b"retries_used", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_run_count", b"_run_count", "array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "group_is_removed", b"group_is_removed", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "results", b"results", "retries_used", b"retries_used", "run_count", b"run_count", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__run_count: _TypeAlias = _typing.Literal["run_count"]  # noqa: Y015
+    _WhichOneofArgType__run_count: _TypeAlias = _typing.Literal["_run_count", b"_run_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__run_count) -> _WhichOneofReturnType__run_count | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
 

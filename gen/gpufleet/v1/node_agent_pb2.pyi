@@ -104,6 +104,58 @@ ATTEMPT_PHASE_REFUSED: AttemptPhase.ValueType  # 4
 """It was refused and never started; `exited` holds the reason and the message, and nothing else."""
 Global___AttemptPhase: _TypeAlias = AttemptPhase  # noqa: Y015
 
+class _RefusalKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RefusalKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REFUSAL_KIND_UNSPECIFIED: _RefusalKind.ValueType  # 0
+    """From an agent of before, or of a reason that is not known: the scheduler goes by the reason, and takes one that it does
+    not know for one about the node.
+    """
+    REFUSAL_KIND_REQUEST: _RefusalKind.ValueType  # 1
+    """The request: every node would refuse it. The job ends."""
+    REFUSAL_KIND_JOB_HERE: _RefusalKind.ValueType  # 2
+    """What this job needs this node does not have, such as its user's account or its working folder. The job goes to another
+    node.
+    """
+    REFUSAL_KIND_JOB_NOW: _RefusalKind.ValueType  # 3
+    """What this job needs this node does not have now, such as room for its files. The job is tried there
+    again later, a few times.
+    """
+    REFUSAL_KIND_DEVICES: _RefusalKind.ValueType  # 4
+    """These devices, which nobody is given for a moment."""
+    REFUSAL_KIND_NODE: _RefusalKind.ValueType  # 5
+    """The node, which is given nothing for a moment."""
+    REFUSAL_KIND_NOBODY: _RefusalKind.ValueType  # 6
+    """Nobody: it was told to stop, or taken back, before it began."""
+
+class RefusalKind(_RefusalKind, metaclass=_RefusalKindEnumTypeWrapper):
+    """RefusalKind says whom the refusal of a rank blames, and so what follows from it."""
+
+REFUSAL_KIND_UNSPECIFIED: RefusalKind.ValueType  # 0
+"""From an agent of before, or of a reason that is not known: the scheduler goes by the reason, and takes one that it does
+not know for one about the node.
+"""
+REFUSAL_KIND_REQUEST: RefusalKind.ValueType  # 1
+"""The request: every node would refuse it. The job ends."""
+REFUSAL_KIND_JOB_HERE: RefusalKind.ValueType  # 2
+"""What this job needs this node does not have, such as its user's account or its working folder. The job goes to another
+node.
+"""
+REFUSAL_KIND_JOB_NOW: RefusalKind.ValueType  # 3
+"""What this job needs this node does not have now, such as room for its files. The job is tried there
+again later, a few times.
+"""
+REFUSAL_KIND_DEVICES: RefusalKind.ValueType  # 4
+"""These devices, which nobody is given for a moment."""
+REFUSAL_KIND_NODE: RefusalKind.ValueType  # 5
+"""The node, which is given nothing for a moment."""
+REFUSAL_KIND_NOBODY: RefusalKind.ValueType  # 6
+"""Nobody: it was told to stop, or taken back, before it began."""
+Global___RefusalKind: _TypeAlias = RefusalKind  # noqa: Y015
+
 class _SetupPhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -326,6 +378,7 @@ class InventoryEntry(_message.Message):
     FILE_RUNS_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     IS_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    REFUSAL_KIND_FIELD_NUMBER: _builtins.int
     phase: Global___AttemptPhase.ValueType
     """Where it is."""
     output_blocked: _builtins.str
@@ -334,6 +387,8 @@ class InventoryEntry(_message.Message):
     """The origin in its launch, where the scheduler asks for all; empty where its launch had none."""
     is_forgotten: _builtins.bool
     """Whether a Forget was carried out for it, so that only its tombstone is left; EXITED then."""
+    refusal_kind: Global___RefusalKind.ValueType
+    """When REFUSED, whom that blames."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -366,10 +421,11 @@ class InventoryEntry(_message.Message):
         file_runs: _abc.Iterable[_job_pb2.FileRun] | None = ...,
         origin: _builtins.str = ...,
         is_forgotten: _builtins.bool = ...,
+        refusal_kind: Global___RefusalKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "file_runs", b"file_runs", "is_forgotten", b"is_forgotten", "key", b"key", "origin", b"origin", "output_blocked", b"output_blocked", "phase", b"phase", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "file_runs", b"file_runs", "is_forgotten", b"is_forgotten", "key", b"key", "origin", b"origin", "output_blocked", b"output_blocked", "phase", b"phase", "refusal_kind", b"refusal_kind", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -421,31 +477,41 @@ class HostSample(_message.Message):
     CPU_PERCENT_FIELD_NUMBER: _builtins.int
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     SPOOL_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    FILES_FREE_BYTES_FIELD_NUMBER: _builtins.int
     cpu_percent: _builtins.int
     """Utilisation of all CPUs in percent, 0 to 100."""
     memory_used_bytes: _builtins.int
     """Host memory in use, in bytes."""
     spool_free_bytes: _builtins.int
     """Free bytes where the spool is."""
+    files_free_bytes: _builtins.int
+    """Bytes that files of a job to come may take where they are laid out. Absent where nobody can say: copies share their
+    blocks with what is there already, or the disk does not answer.
+    """
     def __init__(
         self,
         *,
         cpu_percent: _builtins.int | None = ...,
         memory_used_bytes: _builtins.int | None = ...,
         spool_free_bytes: _builtins.int | None = ...,
+        files_free_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_files_free_bytes", b"_files_free_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "files_free_bytes", b"files_free_bytes", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_files_free_bytes", b"_files_free_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "files_free_bytes", b"files_free_bytes", "memory_used_bytes", b"memory_used_bytes", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu_percent: _TypeAlias = _typing.Literal["cpu_percent"]  # noqa: Y015
     _WhichOneofArgType__cpu_percent: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent"]  # noqa: Y015
+    _WhichOneofReturnType__files_free_bytes: _TypeAlias = _typing.Literal["files_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__files_free_bytes: _TypeAlias = _typing.Literal["_files_free_bytes", b"_files_free_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_used_bytes: _TypeAlias = _typing.Literal["memory_used_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_used_bytes: _TypeAlias = _typing.Literal["_memory_used_bytes", b"_memory_used_bytes"]  # noqa: Y015
     _WhichOneofReturnType__spool_free_bytes: _TypeAlias = _typing.Literal["spool_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__spool_free_bytes: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cpu_percent) -> _WhichOneofReturnType__cpu_percent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__files_free_bytes) -> _WhichOneofReturnType__files_free_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_bytes) -> _WhichOneofReturnType__memory_used_bytes | None: ...
     @_typing.overload
@@ -622,6 +688,46 @@ class AttemptUsage(_message.Message):
 Global___AttemptUsage: _TypeAlias = AttemptUsage  # noqa: Y015
 
 @_typing.final
+class Preparation(_message.Message):
+    """Preparation says that a node is at work on a rank that has not begun: its files come, or its image, or its environment
+    is made.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    STILL_FIELD_NUMBER: _builtins.int
+    message: _builtins.str
+    """What is being done, and how far it is; one sentence for people, 500 characters at most. Empty where nothing is known
+    of it.
+    """
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    @_builtins.property
+    def still(self) -> _duration_pb2.Duration:
+        """How long nothing of it has moved, as the node's own clock counts. An environment that is made moves until it is there:
+        it has a time limit of its own.
+        """
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        message: _builtins.str = ...,
+        still: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "still", b"still"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message", b"message", "still", b"still"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Preparation: _TypeAlias = Preparation  # noqa: Y015
+
+@_typing.final
 class Beat(_message.Message):
     """Beat is the sign of life with the newest samples."""
 
@@ -631,6 +737,7 @@ class Beat(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_FIELD_NUMBER: _builtins.int
     USAGES_FIELD_NUMBER: _builtins.int
+    PREPARATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def samples(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.DeviceSample]:
         """Newest sample of each device."""
@@ -647,6 +754,12 @@ class Beat(_message.Message):
     def usages(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptUsage]:
         """What each rank that runs used so far; of more than 256 only the oldest."""
 
+    @_builtins.property
+    def preparations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Preparation]:
+        """Ranks that are being prepared; of more than 256 only the oldest. Empty from an agent of before, which says nothing
+        while it prepares.
+        """
+
     def __init__(
         self,
         *,
@@ -654,10 +767,11 @@ class Beat(_message.Message):
         host: Global___HostSample | None = ...,
         round_trip: _duration_pb2.Duration | None = ...,
         usages: _abc.Iterable[Global___AttemptUsage] | None = ...,
+        preparations: _abc.Iterable[Global___Preparation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "round_trip", b"round_trip"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "round_trip", b"round_trip", "samples", b"samples", "usages", b"usages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "preparations", b"preparations", "round_trip", b"round_trip", "samples", b"samples", "usages", b"usages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -797,10 +911,13 @@ class LaunchRefused(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Stable UPPER_SNAKE reason: CWD_MISSING, DEVICE_BUSY, COMMAND_TOO_OLD …"""
     message: _builtins.str
     """One sentence for people."""
+    kind: Global___RefusalKind.ValueType
+    """Whom it blames."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -816,10 +933,11 @@ class LaunchRefused(_message.Message):
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
         samples: _abc.Iterable[_node_pb2.DeviceSample] | None = ...,
+        kind: Global___RefusalKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "message", b"message", "reason", b"reason", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "message", b"message", "reason", b"reason", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1217,6 +1335,7 @@ class Launch(_message.Message):
     CONTAINER_FIELD_NUMBER: _builtins.int
     IMAGE_CREDENTIALS_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
+    RUN_NUMBER_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
@@ -1260,6 +1379,10 @@ class Launch(_message.Message):
     """
     image_credentials: _builtins.str
     """What the secret of its image holds; for the engine alone, nothing writes it down."""
+    run_number: _builtins.int
+    """Which of the job's attempts that ran this is, from 1, for GPUFLEET_ATTEMPT: placements that came to nothing use up
+    numbers and are not counted. 0, of a scheduler of before and for workers of models: as the key says.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -1388,10 +1511,11 @@ class Launch(_message.Message):
         container: _job_pb2.ContainerSettings | None = ...,
         image_credentials: _builtins.str = ...,
         slot: Global___AttemptKey | None = ...,
+        run_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "slot", b"slot", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "inputs", b"inputs", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "inputs", b"inputs", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "run_number", b"run_number", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

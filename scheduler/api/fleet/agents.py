@@ -39,11 +39,13 @@ from ...wire.convert import duration, rank_key
 from ...wire.usages import memory_peaks, reported_use
 from ...wire.validate import node_name, span_of
 from ...wire.validate_reports import (
+    REFUSAL_KINDS,
     device_readings,
     device_sample,
     host_sample,
     node_info,
     port_of,
+    preparations,
     rank_exit,
     reported_state,
     started_ago,
@@ -301,6 +303,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                     host=host_sample(request.beat),
                     usages=tuple((rank_key(each.key), reported_use(each)) for each in request.beat.usages),
                     peaks=memory_peaks(request.beat.usages, self._engine.view.limits.warnings.memory_span),
+                    preparations=preparations(request.beat),
                 )
                 taken = report(beat)
                 if self._links.beat_listeners:
@@ -326,8 +329,11 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 log.info("a launch was refused", extra=fields(node=node, attempt=str(key), reason=reason))
                 seen = tuple(device_sample(sample, now) for sample in refused.samples)
                 why = reason or "REFUSED"
+                kind = REFUSAL_KINDS.get(refused.kind)
                 report(
-                    events.RankRefused(at=now, node=node, key=key, reason=why, message=refused.message, samples=seen)
+                    events.RankRefused(
+                        at=now, node=node, key=key, reason=why, message=refused.message, samples=seen, kind=kind
+                    )
                 )
             case "spool_state":
                 spool = request.spool_state

@@ -129,7 +129,7 @@ def ended_job(job: Job) -> history_pb2.EndedJob:
         submit_time=timestamp(job.submitted_at),
         end_time=timestamp(end.at),
         wait=duration(_waited(job, end)),
-        attempt_count=job.attempt_count,
+        attempt_count=job.run_count,
         time_limit=duration(job.spec.time_limit),
     )
     if newest is not None:

@@ -13,6 +13,8 @@ from ..sight import Sight
 from .arrays import show_items
 
 SETUP_FAILED = "SETUP_FAILED"
+NODES_SHOWN = 3
+"""Nodes of a gang of which it is told what they prepare."""
 
 
 def shown_job(
@@ -60,11 +62,20 @@ def _hide_setup(message: job_pb2.Job) -> None:
 
 
 def setting_up(job: Job, view: State) -> str:
-    """What a node makes for it before it runs, one sentence; empty where none does."""
+    """What its nodes do for it before it runs, one sentence; of a gang node by node. Empty where none does."""
     if job.attempt is None or not isinstance(job.state, Starting):
         return ""
-    made = (view.live.setting_up.get(key, "") for key, _ in keyed_ranks(job, job.attempt))
-    return next(filter(None, made), "")
+    does = {rank.placement.node: _does(view.live, key) for key, rank in keyed_ranks(job, job.attempt)}
+    if len(does) == 1:
+        return next(iter(does.values()))
+    told = [f"{node}: {what}" for node, what in does.items() if what]
+    more = f"; {len(told) - NODES_SHOWN} more nodes" if len(told) > NODES_SHOWN else ""
+    return f"{'; '.join(told[:NODES_SHOWN])}{more}"
+
+
+def _does(live: Live, key: RankKey) -> str:
+    told = live.preparing.get(key)
+    return live.setting_up.get(key, "") or ("" if told is None else told.message)
 
 
 def output_blocked(job: Job, view: State, output_error: str) -> str:

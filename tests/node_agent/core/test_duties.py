@@ -37,7 +37,7 @@ from node_agent.core.commands import (
     StartAttempt,
     StopAttempt,
 )
-from node_agent.core.duties import ORDERS_WAITING_MAX, Duties
+from node_agent.core.duties import ORDERS_WAITING_MAX, PREPARED_US_MAX, Duties
 from node_agent.core.expectations import Expectations, Misfit, Unfit
 from node_agent.core.fence import CommandRefusal
 from node_agent.core.inventory import Checking, EndReport, InBacklog, Prepared, Refused, StartReport
@@ -317,11 +317,21 @@ def test_a_prepared_rank_is_dropped_when_its_gang_does_not_come_and_nothing_else
     assert duties.order(again) == (Hold(PREPARED), Tell(PREPARED), CarriedOut(RECEIPT))
     second = duties.inventory[KEY]
     assert isinstance(first, Prepared) and isinstance(second, Prepared)
-    assert duties.held_too_long(first) == (), "it was asked for again, and its time began anew"
-    assert duties.held_too_long(second) == (LetGo(KEY),)
+    assert duties.held_too_long(first, PREPARED_US_MAX) == (), "it was asked for again, and its time began anew"
+    assert duties.held_too_long(second, PREPARED_US_MAX) == (LetGo(KEY),)
     assert duties.inventory[KEY] is None
     told, _ = duties.order(order(START))
     assert refusal_in(told) == "NOT_PREPARED"
+
+
+def test_a_prepared_rank_is_kept_as_long_as_its_scheduler_is_heard() -> None:
+    duties = prepared()
+    held = duties.inventory[KEY]
+    assert isinstance(held, Prepared)
+    duties.heartbeat_heard(5_000_000)
+    assert duties.held_too_long(held, PREPARED_US_MAX + 4_999_999) == (Hold(held),), "others may take longer"
+    assert duties.inventory[KEY] is held
+    assert duties.held_too_long(held, PREPARED_US_MAX + 5_000_000) == (LetGo(KEY),)
 
 
 def test_a_rank_that_was_started_outlives_the_time_of_its_prepare() -> None:
@@ -329,9 +339,9 @@ def test_a_rank_that_was_started_outlives_the_time_of_its_prepare() -> None:
     held = duties.inventory[KEY]
     assert isinstance(held, Prepared)
     duties.order(order(START))
-    assert duties.held_too_long(held) == ()
+    assert duties.held_too_long(held, PREPARED_US_MAX) == ()
     duties.spawned(KEY, RUNNING, was_known=False)
-    assert duties.held_too_long(held) == ()
+    assert duties.held_too_long(held, PREPARED_US_MAX) == ()
     assert duties.inventory[KEY] == RUNNING
 
 
@@ -507,7 +517,7 @@ def test_whatever_comes_the_inventory_is_the_keepers_truth_and_every_order_is_an
                 world.end()
             case "too long":
                 for held in tuple(world.held.values()):
-                    world.take(world.duties.held_too_long(held))
+                    world.take(world.duties.held_too_long(held, PREPARED_US_MAX))
             case str():
                 raise AssertionError(step)
             case _:

@@ -35,7 +35,7 @@ from node_agent.core.commands import (
     StopAttempt,
     TakeBack,
 )
-from node_agent.core.duties import Duties
+from node_agent.core.duties import PREPARED_US_MAX, Duties
 from node_agent.core.expectations import Expectations, Misfit, Unfit
 from node_agent.core.fence import CommandRefusal
 from node_agent.core.inventory import Checking, EndReport, InBacklog, Refused, StartReport
@@ -321,12 +321,12 @@ def test_one_that_waits_for_too_long_is_handed_back_unless_its_turn_has_come() -
     first, second = duties.inventory[B], duties.inventory[C]
     assert isinstance(first, InBacklog) and isinstance(second, InBacklog)
     duties.order(order(SetTimeLimit(B, 60_000_000)))  # its time goes on
-    actions = duties.held_too_long(first)
+    actions = duties.held_too_long(first, PREPARED_US_MAX)
     assert (actions[0], refusals_in(actions), next_in(actions)) == (LetGo(B), {B: "TAKEN_BACK"}, [])
-    assert duties.held_too_long(first) == ()
+    assert duties.held_too_long(first, PREPARED_US_MAX) == ()
     assert next_in(duties.changed(A, END)) == [C]
     duties.next_begun(C, None)
-    assert duties.held_too_long(second) == ()
+    assert duties.held_too_long(second, PREPARED_US_MAX) == ()
 
 
 # --- ends after which nothing of the slot begins
@@ -562,7 +562,7 @@ def test_whatever_comes_one_of_a_slot_is_begun_at_a_time_and_every_launch_is_beg
                 world.answer(key, is_fit=found == "fit")
             case ("too long", RankKey() as key):
                 if key in world.held:
-                    world.take(world.duties.held_too_long(world.held[key]))
+                    world.take(world.duties.held_too_long(world.held[key], PREPARED_US_MAX))
             case ("end", RankKey() as key):
                 world.end(key)
             case ("preempted", RankKey() as key):

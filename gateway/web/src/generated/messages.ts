@@ -1105,7 +1105,9 @@ export interface Job {
   readonly end_time?: Timestamp;
   /** Its attempts, oldest first; at most the newest 10. */
   readonly attempts: readonly Attempt[];
-  /** Attempts in all. */
+  /**
+   * Number of its newest attempt; 0 before. Placements that came to nothing before anything ran used up numbers, too.
+   */
   readonly attempt_count: number;
   /** The exit status that decided the end; absent for a job with no code of its own. */
   readonly exit?: ExitStatus;
@@ -1176,6 +1178,8 @@ export interface Job {
    * ran has ended, and in lists of jobs.
    */
   readonly results?: JobResults;
+  /** Attempts that ran, with the one that is placed now; absent from a scheduler of before. */
+  readonly run_count?: number;
   /** Whether its group was removed: its caps hold no more, and the job stands in line as one of no group. */
   readonly group_is_removed: boolean;
 }
@@ -1922,7 +1926,7 @@ export interface EndedJob {
    * of one with so many attempts that the first is not kept. Of a job that was held to its end the hold counts.
    */
   readonly wait?: Duration;
-  /** Attempts in all. */
+  /** Attempts that ran. */
   readonly attempt_count: number;
   /** Nodes of its newest attempt, by rank. */
   readonly nodes: readonly string[];

@@ -84,7 +84,9 @@ export class Head {
     facts.set("Results", resultsWords(job) || undefined);
     facts.set("Time limit", limit === undefined ? undefined : lasted(limit));
     facts.set("At its limit", atLimitWords(spec));
-    facts.set("Attempt", job.attempt_count > 1 ? `${attempt?.number ?? job.attempt_count} of ${job.attempt_count}` : undefined);
+    const runs = job.run_count ?? job.attempt_count;
+    const later = job.attempts.length - 1 - job.attempts.findIndex((each) => each.number === attempt?.number);
+    facts.set("Attempt", runs > 1 ? `${attempt === undefined ? runs : runs - later} of ${runs}` : undefined);
     facts.set("CPUs", `${Math.max(1, spec.cpus)}${whole(spec.memory_bytes) > 0 ? `, ${size(spec.memory_bytes)} of memory` : ""}`);
     facts.set("Processes", processWords(spec.process));
     facts.set("Folder", spec.cwd);
