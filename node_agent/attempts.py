@@ -230,8 +230,10 @@ class Attempts:
             return refusal
         if not command.has_files:
             return None
-        refusal = await self._files.lay_out(command.key, command.files, command.folder, user=command.user)
-        await asyncio.to_thread(self._results.expect, command.key, command.results)
+        refusal = await self._files.lay_out(
+            command.key, command.files, command.folder, kept=command.kept, user=command.user
+        )
+        await asyncio.to_thread(self._results.expect, command.key, command.results, command.keep)
         return refusal or await self._environments.make(command, self._files.folder_of(command.key))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

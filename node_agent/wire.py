@@ -336,6 +336,8 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         ),
         folder=_folder(launch.folder) if launch.HasField("folder") else None,
         results=tuple(launch.results),
+        keep=tuple(launch.keep),
+        kept=_folder(launch.kept) if launch.HasField("kept") else None,
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
         slot=key_from_proto(launch.slot) if launch.HasField("slot") else None,

@@ -98,6 +98,7 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         default_min_memory_bytes=placement.default_min_memory_bytes,
         node_order=NodeOrder(placement.node_order),
         backlog_depth=placement.backlog_depth,
+        kept_wait=_span(settings.files.kept_wait),
         user_gpus_max=settings.policy.user_gpus_max,
         user_jobs_max=settings.policy.user_jobs_max,
         preemptible_after=_span(settings.policy.preemptible_after),

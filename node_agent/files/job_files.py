@@ -36,6 +36,7 @@ from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 from ..core.launch import InputFile, InputFolder, Refusal, RefusalReason
 from .file_cache import FileCache, NotHad
 from .job_folders import lay_out_folder
+from .laying_over import lay_over
 from .placing import place_apart_below
 from .shared_root import FICLONE, NotRead, SharedRoot
 from .spare_folders import SpareFolders
@@ -80,10 +81,17 @@ class JobFiles:
             return ()
 
     async def lay_out(
-        self, key: RankKey, files: Iterable[InputFile], folder: InputFolder | None = None, *, user: str = ""
+        self,
+        key: RankKey,
+        files: Iterable[InputFile],
+        folder: InputFolder | None = None,
+        *,
+        kept: InputFolder | None = None,
+        user: str = "",
     ) -> Refusal | None:
         """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there.
 
+        What an earlier attempt `kept` is laid over all others.
         Errors: AccountUnusable, where a file is to be read by the rights of a user who has no account here.
         """
         wanted = tuple(files)
@@ -98,6 +106,8 @@ class JobFiles:
                 if folder is not None:
                     await lay_out_folder(self._cache, key, folder, self.folder_of(key))
             ways = [await self._laid_out(key, file, user) for file in wanted]
+            if kept is not None:
+                await lay_over(self._cache, key, kept, self.folder_of(key))
             await asyncio.to_thread(self._note_ways, key, ways)
             await self._cache.trim()
         except NotHad as problem:

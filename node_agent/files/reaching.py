@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,8 @@ Answer = files_pb2.FolderAnswer
 class Reaching:
     """The channels of one link to the scheduler after another; `hold` as long as there is one.
 
-    `runs` says whether a rank runs here, `folder_of` where its folder is, `account_of` as whom a user's jobs run.
+    `runs` says whether a rank runs here, `folder_of` where its folder is, `account_of` as whom a user's jobs run, and
+    `checkpoint` stores what a rank keeps: how many files, and their bytes. Errors: NotReached.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Reaching:
         runs: Callable[[RankKey], bool],
         folder_of: Callable[[RankKey], Path],
         account_of: Callable[[str], Isolation | None],
+        checkpoint: Callable[[RankKey], Awaitable[tuple[int, int]]],
     ) -> None:
+        self._checkpoint = checkpoint
         self._runs = runs
         self._folder_of = folder_of
         self._account_of = account_of
@@ -111,7 +115,8 @@ class Reaching:
             await call.write(Request(channel_id=command.channel_id))
             with AccountThread(account) as thread:
                 owner = os.geteuid() if account is None else account.uid
-                await _Conversation(call, thread, top, owner).hold()
+                checkpoint = partial(self._checkpoint, command.key)
+                await _Conversation(call, thread, top, owner, checkpoint).hold()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as problem:
             _log.debug("who reached into the folder of %s has left: %s", command.key, problem)
         finally:
@@ -135,7 +140,15 @@ class Reaching:
 class _Conversation:
     """Questions and answers about one folder."""
 
-    def __init__(self, call: Any, thread: AccountThread, top: int, owner: int) -> None:
+    def __init__(
+        self,
+        call: Any,
+        thread: AccountThread,
+        top: int,
+        owner: int,
+        checkpoint: Callable[[], Awaitable[tuple[int, int]]],
+    ) -> None:
+        self._checkpoint = checkpoint
         self._call = call
         self._thread = thread
         self._top = top
@@ -155,6 +168,9 @@ class _Conversation:
                         await self._read(question.read)
                     case "write":
                         await self._write(question.write)
+                    case "keep":
+                        file_count, size_bytes = await self._checkpoint()
+                        await self._say(Answer(file_count=file_count, size_bytes=size_bytes, is_end=True))
                     case _:
                         raise NotReached(Reason.NOT_BUILT, "this node's agent does not know what is asked for")
             except NotReached as problem:

@@ -11,6 +11,7 @@ from gpufleet.jobs.folders import ManifestError
 from gpufleet.telemetry.logs import fields
 
 from ..state.durable import Durable
+from ..state.jobs import folders_of
 from .backends.admission import admit
 from .backends.backend import Backend
 from .backends.folder import FolderBackend
@@ -74,8 +75,8 @@ def needed_by(durable: Durable) -> frozenset[Key]:
 
 
 def folders_needed_by(durable: Durable) -> frozenset[Key]:
-    """The manifests of the folders of all jobs that have not ended."""
-    return frozenset((job.user, job.spec.folder.digest) for job in durable.jobs.values() if job.spec.folder)
+    """The manifests of the folders of all jobs that have not ended, and of what their attempts keep."""
+    return frozenset((job.user, folder.digest) for job in durable.jobs.values() for folder in folders_of(job))
 
 
 def left_by_jobs(blobs: BlobStore) -> frozenset[Key]:

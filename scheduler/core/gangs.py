@@ -16,7 +16,9 @@ from ..state.commands import AbortAttempt, Command, LaunchAttempt, PrepareAttemp
 from ..state.events import RankReady
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Job, Running, Starting, index_of, keyed_ranks, live_ranks, rank_keys
+from ..state.kept import kept_by
 from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
+from ..state.specs import InputFolder
 from ..state.state import State
 from ..state.units import Instant, after
 from .decision import NOTHING, Decision
@@ -45,8 +47,15 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         submitted_at=job.submitted_at,
         placed_at=attempt.placed_at,
         slot=attempt.slot,
+        kept=_kept_for(attempt, key.rank),
     )
     return PrepareAttempt(launch=launch) if attempt.is_gang else launch
+
+
+def _kept_for(attempt: Attempt, rank: int) -> InputFolder | None:
+    """What a rank finds of earlier attempts; None for nothing."""
+    copy = kept_by(attempt.kept, rank)
+    return None if copy is None or not copy.folder.entry_count else copy.folder
 
 
 def _root_of(state: State, name: NodeName) -> str:

@@ -12,7 +12,8 @@ from .attempts import Attempt, EndedAttempt, Rank
 from .groups.group import NO_GROUP, GroupId
 from .ids import JobId, RankKey, UserName
 from .indices import Indices
-from .specs import Band, Dependency, JobSpec, Outcome
+from .kept import KeptCopy
+from .specs import Band, Dependency, InputFolder, JobSpec, Outcome
 from .units import Instant, after
 from .warnings import JobWarning
 
@@ -195,7 +196,7 @@ class Job:
     when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
     `revision` is a worker's revision of its model, and `replaces` the worker that goes when this one is ready.
     `fell_back` is set as long as it does without the GPUs that it prefers. `group` is the group of users that it was
-    submitted in, also when that has been renamed or removed.
+    submitted in, also when that has been renamed or removed. `kept` is what its next attempt finds, by rank.
     """
 
     id: JobId
@@ -225,6 +226,12 @@ class Job:
     replaces: JobId | None = None
     fell_back: FellBack | None = None
     group: GroupId = NO_GROUP
+    kept: tuple[KeptCopy, ...] = ()
+
+    @property
+    def awaits_kept(self) -> bool:
+        """Whether it waits for what its last attempt keeps, until `begins_at`: no other begin time follows an end."""
+        return bool(self.spec.keep and self.past) and self.begins_at is not None
 
     @property
     def age_since(self) -> Instant:
@@ -297,6 +304,13 @@ def keyed_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
 def live_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
     """Those of them that have not ended."""
     return ((key, rank) for key, rank in keyed_ranks(job, attempt) if rank.exit is None)
+
+
+def folders_of(job: Job) -> tuple[InputFolder, ...]:
+    """The stored folders that a job needs: what was uploaded, what its next attempt finds, and what this one did."""
+    uploaded = () if job.spec.folder is None else (job.spec.folder,)
+    found = () if job.attempt is None else job.attempt.kept
+    return (*uploaded, *(copy.folder for copy in dict.fromkeys((*job.kept, *found))))
 
 
 def active_state(job: Job) -> ActiveState:

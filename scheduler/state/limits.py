@@ -83,7 +83,8 @@ class Limits:
     models for which they are set; those that a person named go before them. `least_awake` is how long a program of an
     exclusive group that has become ready has its GPU before it may be put to sleep for another one of its group.
     With `nodes_await_approval` a node that joins is given no work until a person approves it. `backlog_depth` is how
-    many short jobs may wait in each slot of a node, to begin as soon as the one before has ended; 0: none.
+    many short jobs may wait in each slot of a node, to begin as soon as the one before has ended; 0: none. `kept_wait`
+    is how long a job that is queued again waits for what its last attempt keeps.
     """
 
     heartbeat_interval: Span = Span(2 * SECOND)
@@ -103,6 +104,7 @@ class Limits:
     queued_jobs: int = 1_000_000
     node_order: NodeOrder = NodeOrder.FRAGMENTATION
     backlog_depth: int = 3
+    kept_wait: Span = Span(60 * MINUTE)
     user_gpus_max: int = 0
     user_jobs_max: int = 0
     preemptible_after: Span = Span(5 * MINUTE)

@@ -20,7 +20,10 @@ from tests.e2e.client import Client, select, span
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
 
-MINE = "StreamOutput Cancel GetJob GetStory Explain UpdateJob SignalJob RequeueJob GetJobStats"
+MINE = (
+    "StreamOutput Cancel GetJob GetStory Explain UpdateJob SignalJob RequeueJob GetJobStats "
+    "KeepFiles ListFiles DownloadFile"
+)
 """Written by hand, from what a job may want of itself."""
 
 
