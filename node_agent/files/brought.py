@@ -28,6 +28,8 @@ class Brought:
     kept_count: int = 0
     kept_bytes: int = 0
     is_checkpoint: bool = False
+    set_aside: Left | None = None
+    """What was left, while what is kept is sent alone."""
 
     @property
     def plans(self) -> dict[str, Plan]:
@@ -46,14 +48,21 @@ class Brought:
 
     def nothing(self, why: str) -> Brought:
         """The same without a file, and why."""
-        return replace(self._without_left(why), kept_manifest=None, kept_plans={}, kept_problem=self._kept_problem(why))
+        return replace(self._without_left(why), set_aside=None)._without_kept(why)
 
     def less(self, why: str) -> Brought:
-        """The same without what was left, or without all where nothing else was kept: the next attempt goes first."""
-        return self._without_left(why) if self.left.manifest and self.kept_manifest is not None else self.nothing(why)
+        """What is sent next where this was refused: what is kept goes before what was left, and that before nothing."""
+        if self.left.manifest and self.kept_manifest is not None:
+            return replace(self._without_left(why), set_aside=self.left)
+        if self.set_aside is not None:
+            return replace(self._without_kept(why), left=self.set_aside, set_aside=None)
+        return self.nothing(why)
 
     def _without_left(self, why: str) -> Brought:
         return replace(self, left=Left(problems=[f"nothing is stored: {why}"[:PROBLEM_CHARS_MAX]]))
+
+    def _without_kept(self, why: str) -> Brought:
+        return replace(self, kept_manifest=None, kept_plans={}, kept_problem=self._kept_problem(why))
 
     def _kept_problem(self, why: str) -> str:
         return (self.kept_problem or why)[:PROBLEM_CHARS_MAX] if self.keeps else ""

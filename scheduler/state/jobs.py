@@ -307,10 +307,17 @@ def live_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
 
 
 def folders_of(job: Job) -> tuple[InputFolder, ...]:
-    """The stored folders that a job needs: what was uploaded, what its next attempt finds, and what this one did."""
+    """The stored folders that a job needs: what was uploaded for it, and what its attempts find."""
     uploaded = () if job.spec.folder is None else (job.spec.folder,)
-    found = () if job.attempt is None else job.attempt.kept
-    return (*uploaded, *(copy.folder for copy in dict.fromkeys((*job.kept, *found))))
+    return (*uploaded, *kept_folders(job))
+
+
+def kept_folders(job: Job) -> tuple[InputFolder, ...]:
+    """The copies that a job needs: what its next attempt finds, and what one finds that has not begun on every rank."""
+    attempt = job.attempt
+    is_begun = attempt is None or all(rank.started_at is not None for rank in attempt.ranks)
+    found = () if attempt is None or is_begun else attempt.kept
+    return tuple(dict.fromkeys(copy.folder for copy in (*job.kept, *found)))
 
 
 def active_state(job: Job) -> ActiveState:

@@ -320,8 +320,8 @@ class Agent:
             self._bringing.never_ran(key)
 
     def _checked(self, command: LaunchAttempt, is_prepare: bool) -> None:
-        if command.results:
-            self._bringing.expect(command.key)
+        if command.results or command.keep:
+            self._bringing.expect(command.key, keeps=bool(command.keep))
         if command.key in self._given_up:
             self._given_up.discard(command.key)
             self._perform(self.duties.given_up(command.key))
@@ -351,6 +351,7 @@ class Agent:
     def _spawn(self, action: SpawnAttempt) -> None:
         """The keeper is asked; it does so even when this process dies meanwhile, and asked again when it died."""
         command = action.command
+        self.world.checks.kept.begins(command.key, "" if command.kept is None else command.kept.digest)
         asked = Launch(
             key=command.key,
             process=replace(command.process, env={}, cwd="/"),

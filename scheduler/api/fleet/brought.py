@@ -1,5 +1,6 @@
 """What a node says a rank brings: what it leaves for its user, and what it keeps for the next attempt, checked."""
 
+import hashlib
 from dataclasses import dataclass
 
 from gpufleet.v1 import node_agent_pb2 as pb
@@ -27,6 +28,11 @@ class Brought:
         """The size of each chunk by its digest: what is in both is stored once."""
         folders = (each for each in (self.left, self.kept) if each is not None)
         return {chunk.digest: chunk.size_bytes for folder in folders for chunk in folder.chunks}
+
+    def manifest_digests(self, first: pb.StoreResultsRequest) -> tuple[str, ...]:
+        """The digests of the manifests, as they are stored behind their chunks."""
+        manifests = ((self.left, first.manifest), (self.kept, first.kept_manifest))
+        return tuple(hashlib.sha256(told).hexdigest() for folder, told in manifests if folder is not None and told)
 
 
 def checked(first: pb.StoreResultsRequest, job: Job) -> Brought:

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from gpufleet.v1 import node_agent_pb2 as pb
 
@@ -82,38 +83,40 @@ async def store_results(
             return
         sizes = brought.sizes
         check_sizes(brought, blobs.folder_bytes_max)
-        await blobs.on_thread(blobs.keep, [(job.user, each) for each in sizes])
-        missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
-        stored = [blobs.stored_bytes(job.user, each) for each in missing]
-        yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
-        async with Receiving(blobs, job.user) as files:
-            for digest, size in zip(missing, stored, strict=True):
-                if size == sizes[digest]:  # a cut left it so: it came whole, and has not its name yet
-                    await files.begin(digest, size)
-            digest = ""
-            while (piece := await _next(rest)) is not None:
-                size = _size_of(piece, sizes)
-                if piece.digest != digest:
-                    digest = piece.digest
-                    await files.begin(digest, size)
-                await files.take(piece.offset, piece.data)
-            await files.finish()
-        is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
-        if is_whole:
-            copy = None
-            if brought.kept is not None:
-                folder = await blobs.on_thread(_finish_kept, blobs, job.user, first.kept_manifest, brought.kept)
-                copy = KeptCopy(rank=key.rank, attempt=key.attempt, given_at=given_at, folder=folder)
-            if first.is_checkpoint:
-                assert copy is not None
-                await reply_of(engine.request(CheckpointStored(at=engine.now(), key=key, copy=copy)))
-            elif job.spec.results:
-                left = known
-                if left is None:
-                    left = await blobs.on_thread(_finish, blobs, job.user, key, first.manifest, brought.problems)
-                await _tell(engine, blobs, key, left, copy, brought.kept_problem)
-            else:
-                await _tell_kept(engine, key, copy, brought.kept_problem)
+        held = [(job.user, each) for each in (*sizes, *brought.manifest_digests(first))]
+        with blobs.holding(held):
+            await blobs.on_thread(partial(blobs.keep, held, is_asked=False))
+            missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
+            stored = [blobs.stored_bytes(job.user, each) for each in missing]
+            yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
+            async with Receiving(blobs, job.user) as files:
+                for digest, size in zip(missing, stored, strict=True):
+                    if size == sizes[digest]:  # a cut left it so: it came whole, and has not its name yet
+                        await files.begin(digest, size)
+                digest = ""
+                while (piece := await _next(rest)) is not None:
+                    size = _size_of(piece, sizes)
+                    if piece.digest != digest:
+                        digest = piece.digest
+                        await files.begin(digest, size)
+                    await files.take(piece.offset, piece.data)
+                await files.finish()
+            is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
+            if is_whole:
+                copy = None
+                if brought.kept is not None:
+                    folder = await blobs.on_thread(_finish_kept, blobs, job.user, first.kept_manifest, brought.kept)
+                    copy = KeptCopy(rank=key.rank, attempt=key.attempt, given_at=given_at, folder=folder)
+                if first.is_checkpoint:
+                    assert copy is not None
+                    await reply_of(engine.request(CheckpointStored(at=engine.now(), key=key, copy=copy)))
+                elif job.spec.results:
+                    left = known
+                    if left is None:
+                        left = await blobs.on_thread(_finish, blobs, job.user, key, first.manifest, brought.problems)
+                    await _tell(engine, blobs, key, left, copy, brought.kept_problem)
+                else:
+                    await _tell_kept(engine, key, copy, brought.kept_problem)
     yield pb.StoreResultsResponse(is_stored=is_whole)
 
 
