@@ -28,6 +28,8 @@ class Brought:
     kept_count: int = 0
     kept_bytes: int = 0
     is_checkpoint: bool = False
+    is_question: bool = False
+    """Whether it is only asked if anything of it is wanted."""
     set_aside: Left | None = None
     """What was left, while what is kept is sent alone."""
 

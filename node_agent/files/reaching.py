@@ -133,7 +133,7 @@ class Reaching:
         except AccountUnusable as problem:
             raise NotReached(Reason.PERMISSION_DENIED, problem.refusal.detail) from None
         except OSError:
-            why = "the job has no folder of its own: it was submitted without --upload, --file and --download"
+            why = "the job has no folder of its own: it was submitted without --upload, --file, --download and --keep"
             raise NotReached(Reason.FILE_NOT_FOUND, why) from None
 
 

@@ -203,6 +203,8 @@ class Results:
 
     async def _sent(self, key: RankKey, note: Note) -> tuple[ResultsAnswer, int]:
         """Look at what a rank left and send it; what came of it, and its bytes."""
+        if note.keep and not note.lines and await self._is_unwanted(key):
+            return ResultsAnswer.NOT_WANTED, 0
         brought = await self._looked_at(key, note)
         looks, pause_s, told, since = 1, RETRY_SECONDS_MIN, "", time.monotonic()
         size_bytes = brought.size_bytes
@@ -236,6 +238,12 @@ class Results:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
 
+    async def _is_unwanted(self, key: RankKey) -> bool:
+        """Whether nobody wants what a rank keeps: its job has ended, and it need not be read."""
+        with suppress(grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError):
+            return (await self._send(key, Brought(is_question=True), [])).permits_deletion
+        return False
+
     async def _given_up(self, key: RankKey, why: str) -> ResultsAnswer:
         """Ask the scheduler to record that it is lost."""
         try:
@@ -261,6 +269,7 @@ class Results:
             await self._is_connected.wait()
         assert self._stub is not None
         call: Any = self._stub.StoreResults()
+        is_all = bool(gives_up) or brought.is_question
         try:
             first = pb.StoreResultsRequest(
                 node=self._node,
@@ -272,10 +281,11 @@ class Results:
                 kept_manifest=brought.kept_manifest,
                 kept_problem=brought.kept_problem,
                 is_checkpoint=brought.is_checkpoint,
+                is_question=brought.is_question,
             )
             await _within(call.write(first))
             answer = await _within(call.read())
-            if not isinstance(answer, pb.StoreResultsResponse) or answer_in(answer).permits_deletion or gives_up:
+            if not isinstance(answer, pb.StoreResultsResponse) or answer_in(answer).permits_deletion or is_all:
                 return answer_in(answer)
             for digest, stored in zip(answer.missing_digests, answer.stored_bytes, strict=True):
                 data = await asyncio.to_thread(bytes_of, self._folder_of(key), brought.plans[digest])

@@ -2835,6 +2835,7 @@ class StoreResultsRequest(_message.Message):
     KEPT_MANIFEST_FIELD_NUMBER: _builtins.int
     KEPT_PROBLEM_FIELD_NUMBER: _builtins.int
     IS_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    IS_QUESTION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name; in the first message."""
     incarnation: _builtins.int
@@ -2859,6 +2860,10 @@ class StoreResultsRequest(_message.Message):
     """Why there is no kept_manifest although the job keeps files; in the first message."""
     is_checkpoint: _builtins.bool
     """Whether the rank goes on running: only what it keeps is stored, and there is no manifest; in the first message."""
+    is_question: _builtins.bool
+    """Whether it is only asked if anything is wanted, before the files are read; in the first message, which is the only one
+    then. It is answered by is_unwanted, or by nothing set.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """The rank; in the first message."""
@@ -2882,10 +2887,11 @@ class StoreResultsRequest(_message.Message):
         kept_manifest: _builtins.bytes | None = ...,
         kept_problem: _builtins.str = ...,
         is_checkpoint: _builtins.bool = ...,
+        is_question: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept_manifest", b"_kept_manifest", "kept_manifest", b"kept_manifest", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_manifest", b"_kept_manifest", "data", b"data", "digest", b"digest", "gives_up", b"gives_up", "incarnation", b"incarnation", "is_checkpoint", b"is_checkpoint", "kept_manifest", b"kept_manifest", "kept_problem", b"kept_problem", "key", b"key", "manifest", b"manifest", "node", b"node", "offset", b"offset", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_manifest", b"_kept_manifest", "data", b"data", "digest", b"digest", "gives_up", b"gives_up", "incarnation", b"incarnation", "is_checkpoint", b"is_checkpoint", "is_question", b"is_question", "kept_manifest", b"kept_manifest", "kept_problem", b"kept_problem", "key", b"key", "manifest", b"manifest", "node", b"node", "offset", b"offset", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept_manifest: _TypeAlias = _typing.Literal["kept_manifest"]  # noqa: Y015
     _WhichOneofArgType__kept_manifest: _TypeAlias = _typing.Literal["_kept_manifest", b"_kept_manifest"]  # noqa: Y015

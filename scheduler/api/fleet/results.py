@@ -68,6 +68,9 @@ async def store_results(
         await _settle(engine, key, ResultsOutcome.NOT_WANTED, "the job has ended: there is no next attempt")
         yield pb.StoreResultsResponse(is_unwanted=True)
         return
+    if first.is_question:
+        yield pb.StoreResultsResponse()
+        return
     brought = checked(first, job)
     with _noted(blobs, key):
         known = await _known(blobs, key, is_given_up=bool(first.gives_up)) if brought.left is not None else None
