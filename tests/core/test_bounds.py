@@ -13,6 +13,7 @@ from scheduler.state.jobs import Job, Queued, Starting
 from scheduler.state.limits import Limits
 from scheduler.state.units import MINUTE, SECOND, Instant, Span
 from tests.core.transcript import Transcript
+from tests.rings.choosing import nightly_beyond
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +84,7 @@ class Machines:
         pytest.fail("the jobs did not end")
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", nightly_beyond(10, range(30)))
 def test_no_job_starts_later_than_it_was_told(seed: int) -> None:
     machines = Machines(seed, SLOWER)
     for _ in range(JOBS):

@@ -12,7 +12,7 @@ from tests.packaging.source_tree import PROGRAMS, ROOT, modules
 def distributions_imported() -> set[str]:
     """The distributions that the product's modules and the generated code import from, in normal form."""
     owners = packages_distributions()
-    found = [each.module for module in modules(*PROGRAMS, "gpufleet", "gen") for each in module.imports()]
+    found = [each.module for module in modules(*PROGRAMS, "gpufleet", "gen") for each in module.imports]
     # Of a namespace such as `google` or `opentelemetry` the owner shows only below its first name.
     tops = {name.partition(".")[0] for name in found}
     return {normal(owner) for top in tops for owner in owners.get(top, [])}
@@ -36,7 +36,7 @@ def test_only_two_modules_build_on_the_internals_of_uvicorn() -> None:
     found = {
         module.name
         for module in modules(*PROGRAMS, "gpufleet")
-        for each in module.imports()
+        for each in module.imports
         if each.module.startswith("uvicorn.")
     }
     assert found - BUILD_ON_INTERNALS == set()

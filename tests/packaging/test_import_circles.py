@@ -18,7 +18,7 @@ def imports_within(folder: str) -> dict[str, set[str]]:
     imported: dict[str, set[str]] = {}
     for module in found:
         # `from a import b` is the module a.b where there is one, and else something of a.
-        targets = {each.module if each.module in names else each.module.rpartition(".")[0] for each in module.imports()}
+        targets = {each.module if each.module in names else each.module.rpartition(".")[0] for each in module.imports}
         imported[module.name] = (targets & names) - {module.name}
     return imported
 

@@ -64,7 +64,7 @@ def test_pure_packages_import_only_computing_from_the_standard_library_and_each_
     wrong = [
         f"{module.at(found.line)} imports {found.module}"
         for module in pure_modules()
-        for found in module.imports()
+        for found in module.imports
         if not package_of(found.module, PURE_PACKAGES) and found.module.partition(".")[0] not in PURE_STANDARD_LIBRARY
     ]
     assert not wrong, (
@@ -89,7 +89,7 @@ def test_the_keeper_and_its_clients_know_the_standard_library_and_what_is_pure()
     wrong = [
         f"{module.at(found.line)} imports {found.module}"
         for module in modules("node_agent/keeper")
-        for found in module.imports()
+        for found in module.imports
         if not package_of(found.module, ("node_agent", *PURE_PACKAGES))
         and found.module.partition(".")[0] not in sys.stdlib_module_names
     ]
@@ -128,7 +128,7 @@ def test_only_the_servicers_and_the_links_know_the_protos() -> None:
         f"{module.at(found.line)} imports {found.module}"
         for module in modules("scheduler")
         if not package_of(module.name, PROTO_SIDE)
-        for found in module.imports()
+        for found in module.imports
         if is_inside(found.module, "gpufleet.v1")
     ]
     assert not wrong, f"only {', '.join(PROTO_SIDE)} know the protos:\n" + "\n".join(wrong)
@@ -138,7 +138,7 @@ def test_only_the_servicers_and_the_links_know_the_protos() -> None:
 def test_a_program_reaches_its_own_modules_by_relative_imports_and_no_other_program(program: str) -> None:
     wrong = []
     for module in modules(program):
-        for found in module.imports():
+        for found in module.imports:
             first, _, rest = found.module.partition(".")
             if not found.is_relative and (
                 first in PROGRAMS or (first == "gpufleet" and rest.partition(".")[0] in PROGRAMS)
@@ -167,7 +167,7 @@ def test_the_shared_library_knows_no_program() -> None:
     wrong = [
         f"{module.at(found.line)} imports {found.module}"
         for module in modules("gpufleet")
-        for found in module.imports()
+        for found in module.imports
         if package_of(found.module.removeprefix("gpufleet."), PROGRAMS)
     ]
     assert not wrong, "gpufleet.* is what programs share; it knows none of them:\n" + "\n".join(wrong)

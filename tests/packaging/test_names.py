@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.packaging.source_tree import PROGRAMS, modules
+from tests.packaging.source_tree import PROGRAMS, modules, statements
 
 SAME_NAME: dict[tuple[str, str], str] = {}
 """Classes of a program, by (program, name), that may stand in several modules, each with its reason. None does."""
@@ -53,7 +53,7 @@ def test_no_module_class_or_public_function_has_a_retired_name(program: str) -> 
 
 def names_of(tree: ast.Module) -> list[tuple[str, int]]:
     """Classes, other types that are named at the top, and functions, methods too, with their lines."""
-    found = [(node.name, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found = [(node.name, node.lineno) for node in statements(tree) if isinstance(node, ast.ClassDef)]
     for node in (each for scope in scopes(tree) for each in scope.body):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -66,7 +66,7 @@ def names_of(tree: ast.Module) -> list[tuple[str, int]]:
 
 
 def scopes(tree: ast.Module) -> list[ast.Module | ast.ClassDef]:
-    return [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    return [tree, *(node for node in statements(tree) if isinstance(node, ast.ClassDef))]
 
 
 def is_retired(name: str) -> bool:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "train.py"
 RUN_SECONDS = 250
 
@@ -26,6 +28,7 @@ def test_it_prints_its_loss_line_by_line_and_succeeds_when_it_fell() -> None:
     assert lines[-1].startswith("done: loss ")
 
 
+@pytest.mark.nightly
 def test_on_a_cpu_it_has_one_thread_so_that_a_busy_machine_makes_it_no_slower_than_busy() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), "--steps", "2"],
@@ -38,6 +41,7 @@ def test_on_a_cpu_it_has_one_thread_so_that_a_busy_machine_makes_it_no_slower_th
     assert done.stdout.startswith("training on cpu (CPU, threads: 1)"), done.stderr
 
 
+@pytest.mark.nightly
 def test_it_fails_when_there_were_too_few_steps_for_the_loss_to_fall() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), "--steps", "2"], capture_output=True, text=True, timeout=RUN_SECONDS, check=False

@@ -9,6 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
+import pytest
 from gpufleet.v1 import job_pb2, node_pb2
 
 from tests.e2e.client import Client
@@ -80,6 +81,7 @@ async def test_jobs_run_on_machines_of_their_own_and_are_followed_from_a_fourth(
         assert numbers == [str(number) for number in range(1, 20_001)]
 
 
+@pytest.mark.nightly
 async def test_agents_behind_a_router_that_hides_them_need_to_dial_out_only(
     network: Network, fleet: SpreadFleet, admin: Client
 ) -> None:
@@ -109,6 +111,7 @@ async def test_agents_behind_a_router_that_hides_them_need_to_dial_out_only(
     assert pid not in hidden[0].pids()
 
 
+@pytest.mark.nightly
 async def test_a_node_that_is_cut_off_is_suspected_and_lost_and_nothing_on_it_ever_runs_twice(
     network: Network, fleet: SpreadFleet, admin: Client
 ) -> None:
@@ -147,6 +150,7 @@ async def test_a_node_that_is_cut_off_is_suspected_and_lost_and_nothing_on_it_ev
     assert not (fleet.work / f"pid.{staying}.2").exists()
 
 
+@pytest.mark.nightly
 async def test_a_follower_gets_every_line_of_a_job_whose_link_fails_again_and_again(
     network: Network, fleet: SpreadFleet, admin: Client
 ) -> None:

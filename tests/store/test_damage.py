@@ -14,10 +14,11 @@ from scheduler.ports import FinishedQuery
 from scheduler.state.durable import load
 from scheduler.store.errors import StoreCorrupt, StoreError, read_as_stored
 from scheduler.store.opening import open_store, open_to_examine
+from tests.rings.choosing import examples
 from tests.store.samples import at, behind_its_back, job, submit
 
 PAGE_BYTES = 4096
-DAMAGES = 100
+DAMAGES = examples(100)
 
 WRITER = """
 import os, sys

@@ -120,6 +120,7 @@ async def is_as_it_was(fleet: Fleet, before: dict[int, str], words: dict[int, st
         assert await client.stdout(new.id) == b"of the time after\n"
 
 
+@pytest.mark.nightly
 async def test_a_drill_with_sqlite(fleet: Fleet, tmp_path: Path) -> None:
     file = tmp_path / "fleet.tar"
     before, words = await back_up_and_go_on(fleet, file)

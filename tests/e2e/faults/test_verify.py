@@ -132,6 +132,7 @@ async def test_a_folder_without_a_store_is_refused_and_left_as_it_is(fleet: Flee
     await fleet.scheduler.start()
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 async def test_a_store_in_postgresql_and_its_output(
     tmp_path: Path, postgres: PostgresServer, long_lived: Callable[[str], AbstractContextManager[None]]

@@ -63,6 +63,7 @@ async def test_what_cannot_be_made_fails_the_job_with_what_was_written_last(
     assert "--requirements: there is no other.txt in the folder" in missing.stderr
 
 
+@pytest.mark.nightly
 async def test_two_jobs_that_want_the_same_at_once_have_it_made_once_and_its_time_is_not_theirs(
     shared_fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ async def test_where_users_are_kept_apart_they_share_what_none_of_them_can_chang
     assert {each.stat().st_uid for each in mark.parent.glob("env/bin")} == {builder}
 
 
+@pytest.mark.nightly
 @needs_namespaces
 async def test_a_setup_of_one_user_sees_and_changes_nothing_of_others(
     fleet: Fleet, admin: Client, tmp_path: Path
@@ -304,6 +306,7 @@ async def test_uv_makes_one_of_a_lock_without_the_project_itself(fleet: Fleet, a
     assert (done.returncode, done.stdout) == (0, "by uv True\n"), done.stderr
 
 
+@pytest.mark.nightly
 async def test_a_project_file_says_all_that_is_typed_each_time(shared_fleet: Fleet, tmp_path: Path) -> None:
     folder = project(tmp_path / "project", "as the file says")
     (folder / "gpufleet.toml").write_text(
