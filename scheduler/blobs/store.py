@@ -176,7 +176,7 @@ class BlobStore:
                 self._held -= held
 
     def moment(self) -> Moment:
-        """What `drop_superseded` is to be told: this moment, before the state is asked what jobs need."""
+        """Return what `drop_superseded` needs: this moment, before the state says what jobs need."""
         with self._lock:
             return Moment(self._now(), frozenset(self._held))
 

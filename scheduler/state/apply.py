@@ -172,9 +172,9 @@ def apply(durable: Durable, record: Record) -> None:
             _put_job(durable, job, replace(job, kept=with_copy(job.kept, copy), version=job.version + 1))
         case records.KeptWaitEnded(job=job_id, at=at):
             job = durable.jobs[job_id]
-            told = replace(job, begins_at=None, waits_since=at, version=job.version + 1)
+            waits = replace(job, begins_at=None, waits_since=at, version=job.version + 1)
             # Its place in the order is that of its submit, as behind every requeue.
-            _put_job(durable, job, told if isinstance(job.state, jobs.Held) else replace(told, state=jobs.Queued()))
+            _put_job(durable, job, waits if isinstance(job.state, jobs.Held) else replace(waits, state=jobs.Queued()))
         case records.NodeRegistered(node=node):
             _put_node(durable, node)
         case records.NodeLost(node=name):

@@ -128,13 +128,13 @@ class Bringing:
         kept = self._kept_now(key)
         self._machine.disk.steps[key] += 1
 
-        def heard(message: node_agent_pb2.StoreResultsResponse) -> None:
+        def answered(message: node_agent_pb2.StoreResultsResponse) -> None:
             if message.is_stored:
                 call.hang_up()
             else:
                 call.done_writing()
 
-        call = Call(self._world, self._machine.name, heard, lambda: None)
+        call = Call(self._world, self._machine.name, answered, lambda: None)
         self._world.serve("StoreResults", call)
         call.send(
             node_agent_pb2.StoreResultsRequest(

@@ -32,7 +32,7 @@ class Brought:
     def manifest_digests(self, first: pb.StoreResultsRequest) -> tuple[str, ...]:
         """The digests of the manifests, as they are stored behind their chunks."""
         manifests = ((self.left, first.manifest), (self.kept, first.kept_manifest))
-        return tuple(hashlib.sha256(told).hexdigest() for folder, told in manifests if folder is not None and told)
+        return tuple(hashlib.sha256(each).hexdigest() for folder, each in manifests if folder is not None and each)
 
 
 def checked(first: pb.StoreResultsRequest, job: Job) -> Brought:

@@ -213,7 +213,7 @@ async def _tell(
 
 async def _tell_kept(engine: Engine, key: RankKey, copy: KeptCopy | None, kept_problem: str) -> None:
     """The same of a job that leaves nothing but what it keeps."""
-    told = ResultsReported(
+    reported = ResultsReported(
         at=engine.now(),
         key=key,
         outcome=ResultsOutcome.STORED if copy is not None else ResultsOutcome.INCOMPLETE,
@@ -222,7 +222,7 @@ async def _tell_kept(engine: Engine, key: RankKey, copy: KeptCopy | None, kept_p
         message=_not_kept_words(kept_problem),
         kept=copy,
     )
-    await reply_of(engine.request(told))
+    await reply_of(engine.request(reported))
 
 
 def _not_kept_words(problem: str) -> str:

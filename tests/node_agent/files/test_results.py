@@ -203,11 +203,11 @@ async def test_what_an_ended_job_keeps_is_not_even_read(tmp_path: Path, left: Pa
     async with held(brought, scheduler):
         await brought.bring(KEY)
         await brought.bring(OTHER)
-    told = [
+    sent = [
         (call.sent[0].key.job_id, call.sent[0].is_question, bool(call.sent[0].kept_manifest))
         for call in scheduler.calls
     ]
-    assert told == [(KEY.job, True, False), (OTHER.job, True, False), (OTHER.job, False, True)]
+    assert sent == [(KEY.job, True, False), (OTHER.job, True, False), (OTHER.job, False, True)]
 
 
 async def test_a_checkpoint_answers_once_it_is_stored_and_says_why_it_is_not(tmp_path: Path, left: Path) -> None:
