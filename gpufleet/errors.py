@@ -90,6 +90,8 @@ class Reason(Enum):
         "See how it ended with: gpuctl job ID, and submit without that --after, or with ID:any")
     CONTENT_TYPE_UNHANDLED = (Code.FAILED_PRECONDITION, "Nothing takes files of this content type.",
         "Say another content type, or have an admin add it to [handlers] of scheduler.toml.")
+    INPUT_UNUSABLE = (Code.FAILED_PRECONDITION, "What --input names of another job cannot be had.",
+        "See what that job left with: gpuctl files ID, and name files that are there.")
     FILE_NOT_UPLOADED = (Code.FAILED_PRECONDITION, "A file that the request names is not stored for this user.",
         "Upload it first: gpuctl submit --file PATH does it by itself; over gRPC it is UploadBlob.")
     NOTHING_FAILED = (Code.FAILED_PRECONDITION, "Nothing of the job has failed, so there is nothing to run again.",

@@ -231,7 +231,12 @@ class Attempts:
         if not command.has_files:
             return None
         refusal = await self._files.lay_out(
-            command.key, command.files, command.folder, kept=command.kept, user=command.user
+            command.key,
+            command.files,
+            command.folder,
+            inputs=command.inputs,
+            kept=command.kept,
+            user=command.user,
         )
         await asyncio.to_thread(self._results.expect, command.key, command.results, command.keep)
         return refusal or await self._environments.make(command, self._files.folder_of(command.key))

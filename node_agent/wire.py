@@ -29,7 +29,16 @@ from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.launch import ContainerAsked, EnvironmentTool, InputFile, InputFolder, JobEnvironment, Mount, Process
+from .core.launch import (
+    ContainerAsked,
+    EnvironmentTool,
+    InputFile,
+    InputFolder,
+    JobEnvironment,
+    JobInput,
+    Mount,
+    Process,
+)
 from .core.notices import Failure
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 from .core.typed import COLUMNS, ROWS
@@ -124,7 +133,10 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return _exec_from(message.open_exec)
         case "open_files":
             files = message.open_files
-            return commands.OpenFiles(files.channel_id, key_from_proto(files.key), files.user)
+            lines = tuple(files.results)
+            return commands.OpenFiles(
+                files.channel_id, key_from_proto(files.key), files.user, files.only_results, lines
+            )
         case "close_channel":
             return commands.CloseChannel(message.close_channel.channel_id)
         case "open_channel":
@@ -338,6 +350,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         results=tuple(launch.results),
         keep=tuple(launch.keep),
         kept=_folder(launch.kept) if launch.HasField("kept") else None,
+        inputs=tuple(JobInput(job=each.job_id, pattern=each.pattern, name=each.name) for each in launch.inputs),
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,
         slot=key_from_proto(launch.slot) if launch.HasField("slot") else None,

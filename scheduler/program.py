@@ -287,6 +287,7 @@ class Program:
                 self._recorder.take_beat,
                 workers.origins,
                 positions,
+                facts.output_is_shared,
             ),
             authenticator,
             settings.now.limits.message_bytes_max,

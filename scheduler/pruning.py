@@ -11,17 +11,21 @@ from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError
 from gpufleet.telemetry.logs import fields
 
-from .blobs.opening import chunks_of, folders_needed_by, left_by_jobs, needed_by
+from .blobs.opening import chunks_of, folders_needed_by, inputs_needed_by, left_by_jobs, needed_by
 from .blobs.store import BlobStore
 from .clock import is_set_within
 from .engine import Engine
 from .output_hub import OutputHub
 from .outputs.errors import OutputStoreUnavailable
+from .state.ids import JobId
+from .state.jobs import Finished
 from .state.units import Instant, Span, after
 from .store.errors import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
+INPUTS_KEPT = timedelta(days=90)
+"""What a job that has not ended is given of other jobs (`--input`) is kept for so much longer at most."""
 PRUNE_SECONDS = 3600.0
 """How often, besides after each reload that changes what is kept."""
 _KEPT = frozenset(
@@ -71,7 +75,7 @@ class Pruner:
         """Drop what is too old now, and the oldest output beyond the total size. Errors: those of both stores."""
         settings = self._settings()
         store, outputs = self._engine.store, self._outputs
-        before = self._ago(settings.retention)
+        before = await self._before_inputs(self._ago(settings.retention))
         records = 0
         while dropped := await self._engine.on_store_thread(lambda: store.prune(before)):
             records += dropped
@@ -89,9 +93,13 @@ class Pruner:
     async def _prune_files(self, blobs: BlobStore, unused: timedelta, results: timedelta) -> None:
         durable = self._engine.view.durable
         needed, folders = needed_by(durable), folders_needed_by(durable)
+        inputs = inputs_needed_by(durable)
+
+        def needed_job(job: JobId) -> bool:
+            return any(each.names(job) for each in inputs)
 
         def prune() -> int:
-            blobs.results.prune(results.total_seconds())
+            blobs.results.prune(results.total_seconds(), needed_job, INPUTS_KEPT.total_seconds())
             left = left_by_jobs(blobs)
             return blobs.prune(unused.total_seconds(), needed | left | frozenset(chunks_of(blobs, folders | left)))
 
@@ -102,6 +110,15 @@ class Pruner:
         else:
             if dropped:
                 log.info("unused files were dropped", extra=fields(files=dropped))
+
+    async def _before_inputs(self, before: Instant) -> Instant:
+        """This instant, or an earlier one that drops no record of a job whose files are needed, INPUTS_KEPT at most."""
+        store, earliest = self._engine.store, after(before, Span(-round(INPUTS_KEPT.total_seconds() * 1_000_000)))
+        for each in inputs_needed_by(self._engine.view.durable):
+            job = await self._engine.on_store_thread(lambda each=each: store.finished_job(each.job))  # type: ignore[misc]
+            if job is not None and isinstance(job.state, Finished):
+                before = min(before, max(earliest, job.state.at))
+        return before
 
     def _ago(self, length: timedelta) -> Instant:
         return after(self._engine.now(), Span(-round(length.total_seconds() * 1_000_000)))

@@ -14,6 +14,7 @@ def files(which: Which, options: Printing) -> None:
     """Show what a job left, or has in its folder while it runs.
 
     What it left is what its --download chooses; it is stored when an attempt has ended. Bring it here with gpuctl cp.
+    Of an array it is what its items left; 41.1-3 are some of them.
     """
     from .listing import show_files
 
@@ -34,11 +35,14 @@ def cp(
     target: Annotated[
         str, Argument(metavar="[TARGET]", help="A folder here, or another name for the file; or 41:PATH.")
     ] = ".",
-    rank: Annotated[int, Option("--rank", metavar="N", min=0, help="The rank whose files these are.")] = 0,
+    rank: Annotated[
+        int | None, Option("--rank", metavar="N", min=0, help="The rank whose files these are (default all; into: 0).")
+    ] = None,
 ) -> None:
     """Copy files of a job here, or into one that runs.
 
-    Of a job that runs they are those of its folder, of one that has ended those that it left. What was cut goes on
+    Of a job that runs they are those of its folder, of one that has ended those that it left. Each rank of a job on
+    several nodes and each item of an array (41.1-3: some of them) gets a folder: rank-0, item-1. What was cut goes on
     where it stood. A file that is there is replaced, whole and at once. For instance: gpuctl cp 41:out/model.pt .
     """
     from .copying import copy, job_in

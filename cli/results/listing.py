@@ -1,15 +1,16 @@
-"""What a job left, as a table."""
+"""What a job left, or has in its folder, as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from gpufleet.v1 import files_pb2
 
 from gpufleet.fleet.client import Client, connected
-from gpufleet.fleet.named_jobs import only_id, read_selection
-from gpufleet.fleet.results import left_by
-from gpufleet.fleet.running_files import RunningFolder, runs
+from gpufleet.fleet.left_parts import LeftPart, left_by, running_parts
+from gpufleet.fleet.named_jobs import NamedJob, one_named
+from gpufleet.fleet.running_files import RunningFolder
 from gpufleet.fleet.settings import Settings
 from gpufleet.text.cleaning import clean
 from gpufleet.text.units import format_size
@@ -19,77 +20,128 @@ from ..printing import print_list
 from ..render.table import Column, Look, draw
 from ..render.words import clock
 
-Row = tuple[files_pb2.RankFiles, files_pb2.FolderEntry]
+TROUBLES_SHOWN = 20
+"""Items of an array of which it is said why they left nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a rank left; `item` is its index in an array."""
+
+    ranks: files_pb2.RankFiles
+    item: int | None = None
+
+
+Row = tuple[_Left, files_pb2.FolderEntry]
 
 
 def show_files(settings: Settings, which: str) -> None:
     """Print what a job left. Errors: FILE_NOT_FOUND where it is to leave nothing."""
-    selection = read_selection([which])
     with connected(settings) as client:
-        job_id = only_id(client, selection)
-        if runs(client, job_id):
-            show_running(settings, client, job_id)
+        named = one_named(client, which)
+        if parts := running_parts(named):
+            _show_running(settings, client, named, parts)
             return
-        answer = left_by(client, job_id)
-    print_list(
-        settings.format,
-        answer.ranks,
-        whole=answer,
-        name=lambda rank: "\n".join(clean(each.path) for each in rank.files),
-        lines=lambda look: _lines(job_id, answer, look),
-    )
-    if settings.format in ("table", "wide") and any(rank.files for rank in answer.ranks):
-        screen.tell(f"Bring them here with: gpuctl cp {job_id}: .")
-
-
-def show_running(settings: Settings, client: Client, job_id: int) -> None:
-    """Print what is in the folder of rank 0 of a job that runs. Errors: those of AccessFiles."""
-    entries, left_out = RunningFolder(client, job_id, 0).list("")
-    answer = files_pb2.FolderAnswer(entries=entries, left_out=left_out)
-    columns: list[Column[files_pb2.FolderEntry]] = [
-        Column("SIZE", _size_of, is_right=True),
-        Column("PATH", lambda each: clean(f"{each.path} -> {each.link_target}" if each.link_target else each.path)),
-    ]
+        answer = left_by(client, named)
+    left = [_Left(rank) for rank in answer.ranks]
+    left += [_Left(rank, item.index) for item in answer.items for rank in item.ranks]
 
     def lines(look: Look) -> Iterator[str]:
-        if entries:
-            yield from draw(columns, entries, look)
-        else:
-            yield f"The folder of job {job_id} is empty."
-        yield from (f"Not among them: {clean(each)}" for each in left_out)
+        return _lines(named, answer, left, look)
 
-    print_list(settings.format, entries, whole=answer, name=lambda each: clean(each.path), lines=lines)
-    if settings.format in ("table", "wide") and entries:
-        screen.tell(f"Bring them here with: gpuctl cp {job_id}: .")
+    if named.is_array:
+        print_list(settings.format, answer.items, whole=answer, name=_names_of_item, lines=lines)
+    else:
+        print_list(settings.format, answer.ranks, whole=answer, name=_names, lines=lines)
+    _tell_how(settings, named, any(each.ranks.files for each in left))
+
+
+def _names(each: files_pb2.RankFiles) -> str:
+    return "\n".join(clean(file.path) for file in each.files)
+
+
+def _names_of_item(each: files_pb2.ItemFiles) -> str:
+    return "\n".join(filter(None, map(_names, each.ranks)))
+
+
+def _show_running(settings: Settings, client: Client, named: NamedJob, parts: Sequence[LeftPart]) -> None:
+    """Print what is in the folder of each rank of a job that runs. Errors: those of AccessFiles."""
+    whole = files_pb2.ListFilesResponse()
+    for part in parts:
+        entries, left_out = RunningFolder(client, part.job_id, part.rank).list("")
+        whole.ranks.add(rank=part.rank, files=entries, problems=left_out)
+    rows = [(_Left(rank), file) for rank in whole.ranks for file in rank.files]
+
+    def lines(look: Look) -> Iterator[str]:
+        if rows:
+            yield from draw(_columns(rows, len(parts) > 1), rows, look)
+        else:
+            yield f"The folder of {named.words} has no file for you: it is empty, or none is chosen by --download."
+        for rank in whole.ranks:
+            of = f" of rank {rank.rank}" if len(parts) > 1 else ""
+            yield from (f"Not among them{of}: {clean(each)}" for each in rank.problems)
+
+    (first, *others) = whole.ranks
+    if others:
+        print_list(settings.format, whole.ranks, whole=whole, name=_names, lines=lines)
+    else:
+        answer = files_pb2.FolderAnswer(entries=first.files, left_out=first.problems)
+        print_list(settings.format, first.files, whole=answer, name=lambda each: clean(each.path), lines=lines)
+    _tell_how(settings, named, bool(rows))
+
+
+def _tell_how(settings: Settings, named: NamedJob, has_files: bool) -> None:
+    if settings.format in ("table", "wide") and has_files:
+        screen.tell(f"Bring them here with: gpuctl cp {named.typed}: .")
+
+
+def _columns(rows: Sequence[Row], is_gang: bool) -> list[Column[Row]]:
+    columns: list[Column[Row]] = [
+        Column("SIZE", lambda row: _size_of(row[1]), is_right=True),
+        Column("PATH", lambda row: clean(_path_of(row[1]))),
+    ]
+    if is_gang:
+        columns.insert(0, Column("RANK", lambda row: str(row[0].ranks.rank), is_right=True))
+    if any(left.item is not None for left, _ in rows):
+        columns.insert(0, Column("ITEM", lambda row: str(row[0].item), is_right=True))
+    return columns
+
+
+def _path_of(entry: files_pb2.FolderEntry) -> str:
+    return f"{entry.path} -> {entry.link_target}" if entry.link_target else entry.path
 
 
 def _size_of(entry: files_pb2.FolderEntry) -> str:
     return "-" if entry.link_target or entry.is_empty_folder else format_size(entry.size_bytes)
 
 
-def _lines(job_id: int, answer: files_pb2.ListFilesResponse, look: Look) -> Iterator[str]:
-    rows = [(rank, file) for rank in answer.ranks for file in rank.files]
-    columns: list[Column[Row]] = [
-        Column("SIZE", lambda row: format_size(row[1].size_bytes), is_right=True),
-        Column("PATH", lambda row: clean(row[1].path)),
-    ]
-    if len(answer.ranks) > 1:
-        columns.insert(0, Column("RANK", lambda row: str(row[0].rank), is_right=True))
+def _lines(named: NamedJob, answer: files_pb2.ListFilesResponse, left: Sequence[_Left], look: Look) -> Iterator[str]:
+    is_gang = any(each.ranks.rank > 0 for each in left)
+    rows = [(each, file) for each in left for file in each.ranks.files]
     if rows:
-        yield from draw(columns, rows, look)
-    if not answer.ranks:
-        yield f"Job {job_id} has no attempt that ran and has ended; what it leaves is stored then."
-    for rank in answer.ranks:
-        of = f" of rank {rank.rank}" if len(answer.ranks) > 1 else ""
-        if not rank.is_stored:
-            is_coming = rank.state in (files_pb2.RESULTS_STATE_COMING, files_pb2.RESULTS_STATE_UNSPECIFIED)
-            what = "is not stored yet" if is_coming else "is not there"
-            yield f"What attempt {rank.attempt}{of} left {what}{f': {clean(rank.message)}' if rank.message else ''}."
-        elif not rank.files and not rank.problems:
-            yield f"Attempt {rank.attempt}{of} left nothing that --download chooses."
-        elif rank.HasField("store_time"):
-            now = screen.local_now()
-            kept = f", kept until {clock(rank.drop_time, now)}" if rank.HasField("drop_time") else ""
-            yield f"Stored{of} at {clock(rank.store_time, now)}{kept}."
-        for problem in rank.problems:
-            yield f"Not among them{of}: {clean(problem)}"
+        yield from draw(_columns(rows, is_gang), rows, look)
+    if not left and not named.is_array:
+        yield f"{named.words.capitalize()} has no attempt that ran and has ended; what it leaves is stored then."
+    for each in left:
+        of = "" if each.item is None else f" of item {each.item}"
+        yield from _notes(each.ranks, of + (f" of rank {each.ranks.rank}" if is_gang else ""), named.is_array)
+    without = [item for item in answer.items if not item.ranks]
+    yield from (f"Item {item.index} left nothing: {clean(item.message)}." for item in without[:TROUBLES_SHOWN])
+    if len(without) > TROUBLES_SHOWN:
+        yield f"{len(without) - TROUBLES_SHOWN:,} more items left nothing."
+
+
+def _notes(rank: files_pb2.RankFiles, of: str, is_short: bool) -> Iterator[str]:
+    """What is to be said of a rank; if `is_short`, not of one that left files, all of them."""
+    if not rank.is_stored:
+        is_coming = rank.state in (files_pb2.RESULTS_STATE_COMING, files_pb2.RESULTS_STATE_UNSPECIFIED)
+        what = "is not stored yet" if is_coming else "is not there"
+        yield f"What attempt {rank.attempt}{of} left {what}{f': {clean(rank.message)}' if rank.message else ''}."
+    elif not rank.files and not rank.problems:
+        yield f"Attempt {rank.attempt}{of} left nothing that --download chooses."
+    elif rank.HasField("store_time") and not is_short:
+        now = screen.local_now()
+        kept = f", kept until {clock(rank.drop_time, now)}" if rank.HasField("drop_time") else ""
+        yield f"Stored{of} at {clock(rank.store_time, now)}{kept}."
+    for problem in rank.problems:
+        yield f"Not among them{of}: {clean(problem)}"

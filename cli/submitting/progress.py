@@ -76,10 +76,10 @@ def how_to_follow(job_id: int, why: str, *, has_input: bool) -> str:
 
 def bring_back(settings: Settings, job_id: int, code: int, say: Callable[[str], None]) -> int:
     """Bring here what the job left; our exit code, by the job's: a success without its files is a failure of ours."""
-    from ..results.copying import copy_all_ranks
+    from ..results.copying import copy_all
 
     try:
-        copy_all_ranks(settings, job_id, ".")
+        copy_all(settings, job_id, ".")
     except GpufleetError as problem:
         say(f"what it left is not all here: {problem.message}. Try again with: gpuctl cp {job_id}: .")
         return code or OWN_FAILURE

@@ -23,8 +23,10 @@ from gpufleet.fleet.following.shell import FollowingEnd, follow
 from gpufleet.fleet.inside.executing import Executed, execute
 from gpufleet.fleet.inside.forwarding import Forwarding, check_may_forward
 from gpufleet.fleet.inside.ports import listening, read_ports
+from gpufleet.fleet.left_parts import left_parts
+from gpufleet.fleet.named_jobs import NamedJob
 from gpufleet.fleet.outcome import has_ended
-from gpufleet.fleet.results import bring
+from gpufleet.fleet.results import Brought, bring_all
 from gpufleet.fleet.settings import Settings
 from gpufleet.jobs.runs import SIGNAL_MAX
 from gpufleet.text.spelling import did_you_mean
@@ -128,28 +130,38 @@ class AsyncJob(JobView):
             await asyncio.gather(reading, return_exceptions=True)
 
     async def files(self) -> list[JobFile]:
-        """What it left of what `download` chooses: of a job that has ended all of it, once that is stored."""
+        """What it left of what `download` chooses: of a job that has ended all of it, once that is stored.
+
+        Of an array what all of its items left.
+        """
         answer = await all_left_by(self._client, self.record)
+        left = [(None, ranked) for ranked in answer.ranks]
         return [
-            JobFile(file.path, file.size_bytes, file.is_executable, ranked.rank, ranked.attempt)
-            for ranked in answer.ranks
+            JobFile(file.path, file.size_bytes, file.is_executable, ranked.rank, ranked.attempt, item)
+            for item, ranked in [*left, *((each.index, ranked) for each in answer.items for ranked in each.ranks)]
             for file in ranked.files
         ]
 
-    async def download(self, path: str = "", target: str | Path = ".", *, rank: int = 0) -> list[Path]:
+    async def download(self, path: str = "", target: str | Path = ".", *, rank: int | None = None) -> list[Path]:
         """Bring here a file, a folder or, without a path, all that it left, once it has ended; answers where they lie.
 
-        A target that is a folder, or ends with /, gets the file under its name. What was cut goes on where it was.
+        A target that is a folder, or ends with /, gets the file under its name. What was cut goes on where it was. Each
+        rank of a job on several nodes, but for one `rank`, and each item of an array gets a folder in the target:
+        `rank-0`, `item-1`. Where files of some are missing it raises FILE_NOT_FOUND, and the others are there.
         """
-        place = str(target)
+        place, named = str(target), NamedJob.of(self.record)
         settings = self._fleet.settings
+        found: list[Path] = []
+
+        def note(brought: Brought) -> None:
+            for problem in brought.left.problems:
+                log.warning("not among what %s left: %s", brought.part.words, problem)
+            found.extend(where for _, where in brought.places)
 
         def work() -> list[Path]:
             with connected(settings) as client:
-                found, places = bring(client, self.id, path, place, rank)
-            for problem in found.problems:
-                log.warning("not among what job %d left: %s", self.id, problem)
-            return [where for _, where in places]
+                bring_all(client, left_parts(client, named, rank), path, place, note)
+            return found
 
         return await asyncio.to_thread(work)
 
@@ -242,8 +254,15 @@ async def all_left_by(client: AsyncClient, job: job_pb2.Job) -> files_pb2.ListFi
     """What a job left; of one that has ended once nothing of it is still coming, or after STORED_SECONDS_MAX."""
     until, pause_s = time.monotonic() + STORED_SECONDS_MAX, ASKED_AGAIN_SECONDS_MIN
     while True:
-        answer = await client.call_again(client.scheduler.ListFiles, files_pb2.ListFilesRequest(job_id=job.id))
-        is_coming = any(each.state == files_pb2.RESULTS_STATE_COMING for each in answer.ranks)
+        request, answer = files_pb2.ListFilesRequest(job_id=job.id), files_pb2.ListFilesResponse()
+        while True:
+            page = await client.call_again(client.scheduler.ListFiles, request)
+            answer.MergeFrom(page)
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                break
+        ranks = [*answer.ranks, *(rank for item in answer.items for rank in item.ranks)]
+        is_coming = any(each.state == files_pb2.RESULTS_STATE_COMING for each in ranks)
         if not is_coming or not has_ended(job) or time.monotonic() > until:
             return answer
         await asyncio.sleep(pause_s)

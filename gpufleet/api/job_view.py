@@ -13,13 +13,14 @@ from .failures import JobFailed
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A file that a job left: where it lies in the job's folder, and its size."""
+    """A file that a job left: where it lies in the job's folder, and its size; of an array the index of its item."""
 
     path: str
     size_bytes: int
     is_executable: bool
     rank: int
     attempt: int
+    item: int | None = None
 
 
 class JobView:

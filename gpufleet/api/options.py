@@ -77,6 +77,7 @@ class SubmitOptions(TypedDict, total=False):
     image_secret: str | None
     download: Words | None
     keep: Words | None
+    input: Words | None
     output_file: Place | None
     nice: int
     rlimit: Pairs | None

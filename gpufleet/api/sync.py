@@ -218,13 +218,18 @@ class Job(JobView):
             self.record = own.record
 
     def files(self) -> list[JobFile]:
-        """What it left of what `download` chooses: of a job that has ended all of it, once that is stored."""
+        """What it left of what `download` chooses: of a job that has ended all of it, once that is stored.
+
+        Of an array what all of its items left.
+        """
         return self._run(self._own.files())
 
-    def download(self, path: str = "", target: str | Path = ".", *, rank: int = 0) -> list[Path]:
+    def download(self, path: str = "", target: str | Path = ".", *, rank: int | None = None) -> list[Path]:
         """Bring here a file, a folder or, without a path, all that it left, once it has ended; answers where they lie.
 
-        A target that is a folder, or ends with /, gets the file under its name. What was cut goes on where it was.
+        A target that is a folder, or ends with /, gets the file under its name. What was cut goes on where it was. Each
+        rank of a job on several nodes, but for one `rank`, and each item of an array gets a folder in the target:
+        `rank-0`, `item-1`. Where files of some are missing it raises FILE_NOT_FOUND, and the others are there.
         """
         return self._run(self._own.download(path, target, rank=rank))
 

@@ -413,8 +413,8 @@ class PrivacySettings:
 
     output: str = setting(
         "team",
-        "Who reads output, arguments, stories and statistics of a job, and sessions of a model: team is everybody with "
-        "a token, owner its owner and admins.",
+        "Who reads output, arguments, stories and statistics of a job, files that its --download chooses, and sessions "
+        "of a model: team is everybody with a token, owner its owner and admins.",
         one_of("team", "owner"),
         reloadable=True,
     )

@@ -163,6 +163,47 @@ def only_id(client: Client, selection: Selection) -> int:
     return ids[0]
 
 
+@dataclass(frozen=True, slots=True)
+class NamedJob:
+    """One job that a word names, or some items of an array; `typed` is that word where it is an id."""
+
+    job: job_pb2.Job
+    typed: str
+    items: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, job: job_pb2.Job) -> NamedJob:
+        """A job by its id."""
+        return cls(job, str(job.id))
+
+    @property
+    def words(self) -> str:
+        """What to call it: `job 41`, `job 41.3`, `array 41`."""
+        return f"array {self.typed}" if self.is_array else f"job {self.typed}"
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array, or several items of one."""
+        return bool(self.job.spec.array.indices)
+
+
+def one_named(client: Client, word: str) -> NamedJob:
+    """The job, the array, or the items of one array, for a command that takes one. Raises INVALID_ARGUMENT."""
+    selection = read_selection([word])
+    arrays = {array for array, _, _ in selection.items}
+    is_only_items = not (selection.job_ids or selection.last or selection.all_mine or selection.names)
+    ranges = tuple((first, last) for _, first, last in selection.items)
+    if is_only_items and len(arrays) == 1 and (len(ranges) > 1 or ranges[0][0] < ranges[0][1]):
+        (array,) = arrays
+        return NamedJob(_job(client, array), word, ranges)
+    job = _job(client, only_id(client, selection))
+    return NamedJob(job, str(job.id) if selection.last or selection.all_mine or selection.names else word)
+
+
+def _job(client: Client, job_id: int) -> job_pb2.Job:
+    return client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
+
+
 def newest_job(client: Client) -> job_pb2.Job:
     """The caller's newest job."""
     return client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(last=True)).job

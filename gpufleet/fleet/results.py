@@ -6,15 +6,19 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
 
-from gpufleet.errors import GpufleetError, Reason, UnavailableError, invalid
+from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.jobs.files import trouble_with_path
+from gpufleet.jobs.results import NOTHING_STORED
 from gpufleet.v1 import files_pb2, scheduler_pb2
 
 from .client import Client, translated
+from .left_parts import LeftPart
 
 SILENT_SECONDS = 2.0
 """Who waits longer than this for what a job left is told what for."""
@@ -22,77 +26,115 @@ ASKED_AGAIN_SECONDS = 0.3
 CUT_SECONDS_MAX = 60.0
 """A copy that was cut is given up when nobody answered for so long; else it goes on where it stood."""
 PAUSE_SECONDS = 1.0
+MISSING_SHOWN = 20
+"""Parts of which it is said why their files could not be brought."""
 
 
-def left_by(client: Client, job_id: int) -> files_pb2.ListFilesResponse:
-    """What a job left so far. Errors: FILE_NOT_FOUND where it is to leave nothing."""
-    answer = client.call(client.scheduler.ListFiles, files_pb2.ListFilesRequest(job_id=job_id))
-    if not answer.ranks:
-        job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
-        if not job.spec.results:
-            raise GpufleetError(
-                Reason.FILE_NOT_FOUND,
-                f"job {job_id} was submitted without --download, and left no files",
-                next_step="Submit it again with what it is to leave, for instance: --download 'out/**'",
-            )
-    return answer
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What came of one part: what it left, and where each of its files lies."""
+
+    part: LeftPart
+    left: files_pb2.RankFiles
+    places: list[tuple[files_pb2.FolderEntry, Path]]
+
+
+def bring_all(
+    client: Client,
+    parts: Sequence[LeftPart],
+    path: str,
+    target: str,
+    tell: Callable[[Brought], None],
+    on_wait: Callable[[LeftPart, str], None] = lambda part, why: None,
+) -> None:
+    """Bring a file, a folder or, for an empty path, all of what each part left; `tell` hears of each that is here.
+
+    `target` is a place, with / at its end a folder; several parts get a folder each in it. Where files of one part
+    cannot be brought, the others come all the same. Errors: those of `bring`, and FILE_NOT_FOUND for some of several.
+    """
+
+    def bring_one(part: LeftPart) -> None:
+        tell(bring(client, part, path, part.inside(target), partial(on_wait, part)))
+
+    try_each(parts, bring_one)
+
+
+def try_each(parts: Sequence[LeftPart], act: Callable[[LeftPart], None]) -> None:
+    """Do something with each of several parts, and raise in the end what went wrong; of one part it is raised as it is.
+
+    Errors: FILE_NOT_FOUND, and at once that the scheduler is away.
+    """
+    missing: list[str] = []
+    for part in parts:
+        try:
+            if part.trouble:
+                raise GpufleetError(Reason.FILE_NOT_FOUND, part.trouble, next_step=_how_to_see(part.typed))
+            act(part)
+        except GpufleetError as problem:
+            is_away = isinstance(problem, UnavailableError) and problem.reason is not Reason.CONFLICT
+            if len(parts) == 1 or is_away:
+                raise
+            missing.append(problem.message)
+    if missing:
+        more = f"; and {len(missing) - MISSING_SHOWN:,} more" if len(missing) > MISSING_SHOWN else ""
+        why = f"files of {len(missing):,} of {len(parts):,} are missing: " + "; ".join(missing[:MISSING_SHOWN]) + more
+        raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=_how_to_see(parts[0].typed.partition(".")[0]))
 
 
 def bring(
-    client: Client,
-    job_id: int,
-    path: str,
-    target: str,
-    rank: int,
-    on_wait: Callable[[str], None] = lambda why: None,
-) -> tuple[files_pb2.RankFiles, list[tuple[files_pb2.FolderEntry, Path]]]:
-    """Bring a file, a folder or, for an empty path, all of what a rank left; `target` is a place, with / at its end a
-    folder. Answers what it left, and where each file that was brought lies.
+    client: Client, part: LeftPart, path: str, target: str, on_wait: Callable[[str], None] = lambda why: None
+) -> Brought:
+    """Bring a file, a folder or all of what one part left, to a target that is its own.
 
     It waits for what is still coming; `on_wait` hears what for. Errors: FILE_NOT_FOUND, INVALID_ARGUMENT, and those of
     DownloadFile.
     """
-    found = stored(client, job_id, rank, on_wait)
-    places = list(_places(job_id, found, path.strip("/"), Path(target), target.endswith("/")))
+    found = stored(client, part, on_wait)
+    if not found.files and (why := next((each for each in found.problems if each.startswith(NOTHING_STORED)), "")):
+        raise GpufleetError(
+            Reason.FILE_NOT_FOUND, f"of what {part.words} left {why}", next_step=_how_to_see(part.typed)
+        )
+    places = list(_places(part, found, path.strip("/"), Path(target), target.endswith("/")))
     for file, place in places:
-        _bring(client, job_id, found, file, place)
-    return found, places
+        _bring(client, part.job_id, found, file, place)
+    return Brought(part, found, places)
 
 
-def stored(
-    client: Client, job_id: int, rank: int, on_wait: Callable[[str], None] = lambda why: None
-) -> files_pb2.RankFiles:
+def stored(client: Client, part: LeftPart, on_wait: Callable[[str], None] = lambda why: None) -> files_pb2.RankFiles:
     """What a rank left, once it is stored; `on_wait` hears what is waited for. Errors: FILE_NOT_FOUND."""
     began, said = time.monotonic(), ""
     while True:
-        answer = left_by(client, job_id)
-        if rank >= max(1, len(answer.ranks)):
-            raise invalid("--rank", f"job {job_id} has ranks 0 to {len(answer.ranks) - 1}", next_step="Name one.")
-        if not answer.ranks:
-            raise _nothing_yet(client, job_id)
-        found = answer.ranks[rank]
+        answer = client.call(client.scheduler.ListFiles, files_pb2.ListFilesRequest(job_id=part.job_id))
+        if part.rank >= len(answer.ranks):
+            raise _nothing_yet(client, part)
+        found = answer.ranks[part.rank]
         if found.is_stored:
             return found
         if found.state in (files_pb2.RESULTS_STATE_LOST, files_pb2.RESULTS_STATE_DROPPED):
-            why = f"what job {job_id} left is not there: {found.message}"
-            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"See what happened with: gpuctl story {job_id}")
+            why = f"what {part.words} left is not there: {found.message}"
+            step = f"See what happened with: gpuctl story {part.typed}"
+            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=step)
         if time.monotonic() - began > SILENT_SECONDS and found.message != said:
             said = found.message
             on_wait(said)
         time.sleep(ASKED_AGAIN_SECONDS)
 
 
-def _nothing_yet(client: Client, job_id: int) -> GpufleetError:
-    job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
+def _nothing_yet(client: Client, part: LeftPart) -> GpufleetError:
+    job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=part.job_id)).job
     if job.HasField("end_time"):
-        step = f"See how it ended with: gpuctl job {job_id}"
-        return GpufleetError(Reason.FILE_NOT_FOUND, f"job {job_id} left nothing: it never ran", next_step=step)
-    why = f"job {job_id} has not ended; what it leaves is stored then"
-    return GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"Wait for it with: gpuctl wait {job_id}")
+        step = f"See how it ended with: gpuctl job {part.typed}"
+        return GpufleetError(Reason.FILE_NOT_FOUND, f"{part.words} left nothing: it never ran", next_step=step)
+    why = f"{part.words} has not ended; what it leaves is stored then"
+    return GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=f"Wait for it with: gpuctl wait {part.typed}")
+
+
+def _how_to_see(typed: str) -> str:
+    return f"See what there is with: gpuctl files {typed}"
 
 
 def _places(
-    job_id: int, found: files_pb2.RankFiles, path: str, target: Path, is_folder: bool
+    part: LeftPart, found: files_pb2.RankFiles, path: str, target: Path, is_folder: bool
 ) -> Iterator[tuple[files_pb2.FolderEntry, Path]]:
     """Each wanted file, and where it is to lie."""
     files: Sequence[files_pb2.FolderEntry] = found.files
@@ -104,8 +146,7 @@ def _places(
             return
     inside = [each for each in files if path in ("", ".") or each.path.startswith(f"{path}/")]
     if not inside and path not in ("", "."):
-        step = f"See what it left with: gpuctl files {job_id}"
-        raise GpufleetError(Reason.FILE_NOT_FOUND, f"job {job_id} left no {path!a}", next_step=step)
+        raise GpufleetError(Reason.FILE_NOT_FOUND, f"{part.words} left no {path!a}", next_step=_how_to_see(part.typed))
     above = path.rpartition("/")[0]
     for each in inside:
         yield each, target / (each.path.removeprefix(f"{above}/") if above else each.path)

@@ -20,7 +20,7 @@ import grpc
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 from gpufleet.jobs.files import trouble_with_path
 from gpufleet.net.carrying import PIECE_BYTES_MAX
-from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
+from gpufleet.v1 import files_pb2
 
 from .client import Client, translated
 
@@ -35,12 +35,6 @@ TAKEN_SECONDS_MAX = 300.0
 
 T = TypeVar("T")
 Request = files_pb2.AccessFilesRequest
-
-
-def runs(client: Client, job_id: int) -> bool:
-    """Whether a job runs, so that its folder can be reached."""
-    job = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id)).job
-    return job.state in (job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_STOPPING)
 
 
 class RunningFolder:

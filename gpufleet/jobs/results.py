@@ -10,6 +10,8 @@ RESULT_FILES_MAX = 10_000
 """Files that one rank leaves."""
 RESULT_MANIFEST_BYTES_MAX = 2 * 2**20
 PROBLEMS_MAX = 100
+NOTHING_STORED = "nothing is stored: "
+"""How a problem begins where no file could be stored, although some were chosen."""
 PROBLEM_CHARS_MAX = 1_500
 """Lines of what is not among the files, and why; a path of Linux fits."""
 

@@ -16,7 +16,7 @@ from .adoption import Verdict
 from .attempt import Limits
 from .expectations import Expectations
 from .fence import CommandRefusal, refusal_of_command
-from .launch import ContainerAsked, InputFile, InputFolder, JobEnvironment, Process, Refusal, RefusalReason
+from .launch import ContainerAsked, InputFile, InputFolder, JobEnvironment, JobInput, Process, Refusal, RefusalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class LaunchAttempt:
     """Run one rank. `trace_context` and `notify` may be empty. `serves` is a worker's model, empty for a batch job.
 
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
-    process is kept from using more only by who may make control groups, and an agent needs no such right. `files` and
-    what is in `folder` lie in a folder of its own before it starts; where its process has no `cwd`, that is its
-    working directory. `results` of it are brought to the scheduler when it has ended, and so is what it is to `keep`
-    for the next attempt, which finds it as `kept`, laid over the other files. What `secret_variables` hold is
-    for the process alone. `origin` is the scheduler's word about the attempt, kept with it. It begins in
-    its `environment`, which is made of its files.
+    process is kept from using more only by who may make control groups, and an agent needs no such right. `files`, what
+    is in `folder` and what other jobs left as `inputs` lie in a folder of its own before it starts; where its process
+    has no `cwd`, that is its working directory. `results` of it are brought to the scheduler when it has ended, and so
+    is what it is to `keep` for the next attempt, which finds it as `kept`, laid over the other files. What
+    `secret_variables` hold is for the process alone. `origin` is the scheduler's word about the attempt, kept with it.
+    It begins in its `environment`, which is made of its files.
     With a `container` it runs in one, and `cwd` is a path in that. With a `slot` it waits in the backlog until those of
     that slot that came before it have ended: the slot is named by the first attempt that was in it.
     """
@@ -58,11 +58,13 @@ class LaunchAttempt:
     environment: JobEnvironment | None = None
     container: ContainerAsked | None = None
     slot: RankKey | None = None
+    inputs: tuple[JobInput, ...] = ()
 
     @property
     def has_files(self) -> bool:
         """Whether it has a folder of files: something is fetched before it starts, or brought back behind its end."""
-        return bool(self.files or self.results or self.keep) or self.folder is not None
+        has_some = self.files or self.results or self.keep or self.inputs
+        return bool(has_some) or self.folder is not None
 
     @property
     def is_prepared_for(self) -> bool:
@@ -236,11 +238,16 @@ class OpenExec:
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """Answer questions about the folder of a rank of this user's, and dial CarryFiles under this id."""
+    """Answer questions about the folder of a rank of this user's, and dial CarryFiles under this id.
+
+    With `only_results` they are somebody else's: nothing but files that these lines choose is reached.
+    """
 
     channel_id: str
     key: RankKey
     user: str
+    only_results: bool = False
+    results: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class RefusalReason(StrEnum):
     FILES_UNAVAILABLE = "FILES_UNAVAILABLE"
     FILES_GONE = "FILES_GONE"
     FILES_CHANGED = "FILES_CHANGED"
+    INPUT_UNUSABLE = "INPUT_UNUSABLE"
     SETUP_FAILED = "SETUP_FAILED"
     RLIMIT_TOO_HIGH = "RLIMIT_TOO_HIGH"
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
@@ -65,6 +66,7 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.FILES_UNAVAILABLE,
         RefusalReason.FILES_GONE,
         RefusalReason.FILES_CHANGED,
+        RefusalReason.INPUT_UNUSABLE,
         RefusalReason.SETUP_FAILED,
         RefusalReason.RLIMIT_TOO_HIGH,
         RefusalReason.ARGV_TOO_LONG,
@@ -137,6 +139,15 @@ class InputFolder:
     size_bytes: int
     entry_count: int
     content_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInput:
+    """Files that another job left: `pattern` chooses them, and `name` is the folder for them, empty for none."""
+
+    job: int
+    pattern: str
+    name: str = ""
 
 
 class EnvironmentTool(StrEnum):

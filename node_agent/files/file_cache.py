@@ -143,6 +143,8 @@ class FileCache:
                 error = from_rpc_error(problem)
                 if error.reason is Reason.FILE_NOT_UPLOADED:
                     raise NotHad(RefusalReason.FILES_GONE, f"{file.path}: {error.message}") from None
+                if error.reason is Reason.INPUT_UNUSABLE:
+                    raise NotHad(RefusalReason.INPUT_UNUSABLE, error.message) from None
                 if error.reason in NEVER_WITHOUT_ANOTHER_LAUNCH:
                     raise NotHad(RefusalReason.FILES_UNAVAILABLE, f"{file.path}: {error.message}") from None
                 if error.reason is Reason.OFFSET_OUT_OF_RANGE:
@@ -184,6 +186,27 @@ class FileCache:
         if not file.size_bytes:
             await asyncio.to_thread(_append, part, 0, b"", sha)
         return str(sha.hexdigest())
+
+    async def fetch_sources(self, key: RankKey) -> bytes:
+        """Where the files are that the inputs of a rank name: an InputSources. Errors: AioRpcError, TimeoutError."""
+        async with asyncio.timeout(PIECE_WAIT_SECONDS):
+            await self._is_connected.wait()
+        assert self._stub is not None
+        call = self._stub.FetchBlob(
+            pb.FetchBlobRequest(
+                node=self._node, incarnation=self._incarnation, key=key_to_proto(key), wants_inputs=True
+            )
+        )
+        data = bytearray()
+        try:
+            while True:
+                async with asyncio.timeout(PIECE_WAIT_SECONDS):
+                    piece = await call.read()
+                if not isinstance(piece, pb.FetchBlobResponse):
+                    return bytes(data)
+                data += piece.data
+        finally:
+            call.cancel()
 
     def _make_room(self, wanted: int) -> bool:
         """Let the least recently used files of the cache go until so many bytes fit; those that have a turn stay.

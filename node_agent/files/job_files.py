@@ -33,9 +33,10 @@ from gpufleet.jobs.files import clash_among, is_digest, trouble_with_path
 from gpufleet.jobs.folders import ManifestError
 from gpufleet.jobs.runs import FileRun, FileWay, RankKey
 
-from ..core.launch import InputFile, InputFolder, Refusal, RefusalReason
+from ..core.launch import InputFile, InputFolder, JobInput, Refusal, RefusalReason
 from .file_cache import FileCache, NotHad
 from .job_folders import lay_out_folder
+from .job_inputs import lay_out_inputs
 from .laying_over import lay_over
 from .placing import place_apart_below
 from .shared_root import FICLONE, NotRead, SharedRoot
@@ -87,6 +88,7 @@ class JobFiles:
         folder: InputFolder | None = None,
         *,
         kept: InputFolder | None = None,
+        inputs: tuple[JobInput, ...] = (),
         user: str = "",
     ) -> Refusal | None:
         """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there.
@@ -106,6 +108,8 @@ class JobFiles:
                 if folder is not None:
                     await lay_out_folder(self._cache, key, folder, self.folder_of(key))
             ways = [await self._laid_out(key, file, user) for file in wanted]
+            if inputs:
+                await lay_out_inputs(self._cache, key, inputs, self.folder_of(key))
             if kept is not None:
                 await lay_over(self._cache, key, kept, self.folder_of(key))
             await asyncio.to_thread(self._note_ways, key, ways)

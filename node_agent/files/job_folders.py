@@ -11,7 +11,7 @@ import asyncio
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,9 +73,18 @@ async def lay_out_folder(cache: Cache, key: RankKey, folder: InputFolder, place:
         wanted = await asyncio.to_thread(_read, path)
     if (len(wanted.entries), wanted.content_bytes) != (folder.entry_count, folder.content_bytes):
         raise ManifestError("it does not say what the launch says of it")
-    sizes = {each.digest: each.size_bytes for each in wanted.chunks}
-    spans = await asyncio.to_thread(_spans, wanted)
     await asyncio.to_thread(_make_folders, place, wanted)
+    await write_files(cache, key, wanted, {each.path: each.path for each in wanted.entries}, place)
+    await asyncio.to_thread(_make_links, place, wanted)
+
+
+async def write_files(cache: Cache, key: RankKey, folder: Folder, placed: Mapping[str, str], place: Path) -> None:
+    """Write files of a folder where they are to lie, each by its path in it; the folders above them are there.
+
+    Errors: OSError, and those of the cache.
+    """
+    spans = await asyncio.to_thread(_spans, folder, placed)
+    sizes = {each.digest: each.size_bytes for each in folder.chunks if each.digest in spans}
     if missing := sum(size for digest, size in sizes.items() if cache.lacks(digest)):
         await cache.make_room(missing)
     todo = iter(sizes.items())
@@ -86,7 +95,7 @@ async def lay_out_folder(cache: Cache, key: RankKey, folder: InputFolder, place:
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-    await asyncio.to_thread(_make_rest, place, wanted)
+    await asyncio.to_thread(_make_empty_files, place, folder, placed)
 
 
 async def _write_chunks(
@@ -103,8 +112,8 @@ def _read(path: Path) -> Folder:
         return folder_of(file.read(MANIFEST_BYTES_MAX + 1))
 
 
-def _spans(folder: Folder) -> dict[str, list[_Span]]:
-    """What lies in each chunk. A chunk may be in the contents more than once."""
+def _spans(folder: Folder, placed: Mapping[str, str]) -> dict[str, list[_Span]]:
+    """What lies in each chunk of the files that are placed. A chunk may be in the contents more than once."""
     found: dict[str, list[_Span]] = defaultdict(list)
     files = (each for each in folder.entries if each.size_bytes)
     entry, done = next(files, None), 0
@@ -114,7 +123,8 @@ def _spans(folder: Folder) -> dict[str, list[_Span]]:
             assert entry is not None  # the sums of both are the same
             size = min(entry.size_bytes - done, chunk.size_bytes - at)
             is_whole = size == entry.size_bytes
-            found[chunk.digest].append(_Span(entry.path, _mode(entry.is_executable), done, at, size, is_whole))
+            if (path := placed.get(entry.path)) is not None:
+                found[chunk.digest].append(_Span(path, _mode(entry.is_executable), done, at, size, is_whole))
             at, done = at + size, done + size
             if done == entry.size_bytes:
                 entry, done = next(files, None), 0
@@ -165,12 +175,17 @@ def _copied(source: int, target: int, span: _Span) -> bool:
     return True
 
 
-def _make_rest(place: Path, folder: Folder) -> None:
-    """What needs no chunk: empty files, and links, behind everything that is written."""
+def _make_empty_files(place: Path, folder: Folder, placed: Mapping[str, str]) -> None:
+    """What needs no chunk."""
     for entry in folder.entries:
-        if entry.kind is EntryKind.FILE and not entry.size_bytes:
+        path = placed.get(entry.path)
+        if entry.kind is EntryKind.FILE and not entry.size_bytes and path is not None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            os.close(os.open(f"{place}/{entry.path}", flags, _mode(entry.is_executable)))
+            os.close(os.open(f"{place}/{path}", flags, _mode(entry.is_executable)))
+
+
+def _make_links(place: Path, folder: Folder) -> None:
+    """Links, behind everything that is written."""
     for entry in folder.entries:
         if entry.kind is EntryKind.LINK:
             Path(place, entry.path).symlink_to(entry.target)

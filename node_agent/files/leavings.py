@@ -142,7 +142,7 @@ def _walk(
             _note(left.problems, why)
             left.cut = left.cut or ("" if problem.errno == errno.ENOENT else why)  # what is gone is not missing
             continue
-        why = _unfit(inner, status, owner) if is_chosen else ""
+        why = why_unfit(inner, status, owner) if is_chosen else ""
         if why:
             _note(left.problems, f"{inner!a} {why}")
         if not is_chosen or why:
@@ -158,8 +158,8 @@ def _note(problems: list[str], problem: str) -> None:
         problems.append(problem)
 
 
-def _unfit(path: str, status: os.stat_result, owner: int) -> str:
-    """Why what is there is not stored, for people; empty where it is."""
+def why_unfit(path: str, status: os.stat_result, owner: int) -> str:
+    """Why what is there is not for whoever reads what the job writes, for people; empty where it is."""
     if why := trouble_with_path(path):
         return why
     if stat.S_ISLNK(status.st_mode):

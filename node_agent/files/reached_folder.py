@@ -11,14 +11,16 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from gpufleet.v1 import files_pb2
 
 from gpufleet.errors import Reason
-from gpufleet.jobs.files import is_digest, trouble_with_path
+from gpufleet.jobs.files import trouble_with_path
+from gpufleet.jobs.results import Chosen
 
 from .beneath import NotPlain, open_beneath
+from .leavings import why_unfit
 
 LISTED_MAX = 20_000
 """Names that are looked at for one list."""
@@ -26,10 +28,6 @@ DEPTH_MAX = 100
 """Folders inside each other that are looked into."""
 LEFT_OUT_MAX = 100
 """Names of which it is told why they are not in a list."""
-FILE_BYTES_MAX = 2**50
-HASHED_AT_ONCE = 2**20
-PART_PREFIX = ".gpufleet-"
-PART_SUFFIX = ".part"
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -41,13 +39,52 @@ class NotReached(Exception):
         self.reason = reason
 
 
-class ReachedFile:
-    """A file that is being read, as it was when it was opened."""
+class ResultsAlone:
+    """What of a folder somebody else reaches than the job's owner and admins: plain files that its lines choose.
 
-    def __init__(self, top: int, path: str) -> None:
-        with _refusing(path):
-            self._descriptor = open_beneath(top, _checked(path))
-            self._status = os.fstat(self._descriptor)
+    They are the files that would be stored if the job ended now. Of any other name it is not said whether it is there.
+    """
+
+    def __init__(self, lines: tuple[str, ...], owner: int) -> None:
+        self._chosen = Chosen(lines)
+        self._owner = owner
+
+    def chooses(self, path: str) -> bool:
+        """Whether a file at this path is one of them."""
+        return self._chosen.has(path)
+
+    def why_unfit(self, path: str, status: os.stat_result) -> str:
+        """Why what is there is no file for them, for people; empty where it is."""
+        return why_unfit(path, status, self._owner)
+
+    def has(self, path: str, status: os.stat_result) -> bool:
+        """Whether what is at this path is one of them."""
+        return self.chooses(path) and not self.why_unfit(path, status)
+
+    @contextmanager
+    def refusing(self, path: str) -> Iterator[None]:
+        """Say the same of what is not there, and of what is not for them. Raises NotReached."""
+        try:
+            yield
+        except NotReached:
+            raise self.refusal(path) from None
+
+    def refusal(self, path: str) -> NotReached:
+        """What is said of a path at which there is nothing for them."""
+        return NotReached(Reason.FILE_NOT_FOUND, f"{path[:200]!a} is no file that the job's --download chooses")
+
+
+class ReachedFile:
+    """A file that is being read, as it was when it was opened; with `alone` only one of those. Raises NotReached."""
+
+    def __init__(self, top: int, path: str, alone: ResultsAlone | None = None) -> None:
+        path = checked_path(path)
+        with nullcontext() if alone is None else alone.refusing(path), refusing(path):
+            self._descriptor = open_beneath(top, path)
+        self._status = os.fstat(self._descriptor)
+        if alone is not None and not alone.has(path, self._status):
+            os.close(self._descriptor)
+            raise alone.refusal(path)
         self._path = path
         self._sha = hashlib.sha256()
         self._at = 0
@@ -67,7 +104,7 @@ class ReachedFile:
     def read(self, size: int) -> bytes:
         """Its next bytes, so many unless it ends. NotReached where it has changed."""
         wanted = min(size, self._status.st_size - self._at)
-        with _refusing(self._path):
+        with refusing(self._path):
             data = os.pread(self._descriptor, wanted, self._at)
         if len(data) < wanted:
             raise self._changed()
@@ -89,93 +126,43 @@ class ReachedFile:
         return NotReached(Reason.CONFLICT, f"{self._path!a} changed while it was read")
 
 
-class WrittenFile:
-    """A file that is being written: into a part beside its place, which what was cut goes on with."""
+def listed(
+    top: int, path: str, left_out: list[str], alone: ResultsAlone | None = None
+) -> Iterator[files_pb2.FolderEntry]:
+    """Files, links and empty folders below a path, or the file that it names; with `alone` only those files.
 
-    def __init__(self, top: int, asked: files_pb2.WriteFile, owner: int) -> None:
-        self._asked = asked
-        self._sha = hashlib.sha256()
-        path = _checked(asked.path)
-        if not is_digest(asked.digest) or not 0 <= asked.size_bytes <= FILE_BYTES_MAX:
-            raise NotReached(Reason.INVALID_ARGUMENT, f"{path!a} has no such size and SHA-256")
-        *folders, self._name = path.split("/")
-        self._part = f"{PART_PREFIX}{asked.digest[:32]}{PART_SUFFIX}"
-        with _refusing(path):
-            self._folder = _made(top, folders)
-            try:
-                self._descriptor = self._opened(owner)
-            except BaseException:
-                os.close(self._folder)
-                raise
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all bytes are there."""
-        return self.offset >= self._asked.size_bytes
-
-    def write(self, data: bytes) -> None:
-        """Add bytes. NotReached for more than were said, and where the disk is full."""
-        if self.offset + len(data) > self._asked.size_bytes:
-            raise NotReached(Reason.INVALID_ARGUMENT, f"{self._asked.path!a} came with more bytes than were said")
-        with _refusing(self._asked.path):
-            written = 0
-            while written < len(data):
-                written += os.pwrite(self._descriptor, data[written:], self.offset + written)
-        self._sha.update(data)
-        self.offset += len(data)
-
-    def finish(self) -> None:
-        """Put it in its place. NotReached where its SHA-256 is another one, or a folder is there."""
-        if self._sha.hexdigest() != self._asked.digest:
-            with suppress(OSError):
-                os.unlink(self._part, dir_fd=self._folder)
-            raise NotReached(Reason.DIGEST_MISMATCH, f"other bytes came of {self._asked.path!a} than were said")
-        with _refusing(self._asked.path):
-            os.fchmod(self._descriptor, 0o700 if self._asked.is_executable else 0o600)
-            os.fsync(self._descriptor)
-            os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-
-    def close(self) -> None:
-        """Let go of it; what came stays, for who goes on."""
-        os.close(self._descriptor)
-        os.close(self._folder)
-
-    def _opened(self, owner: int) -> int:
-        """The part, with what came of it before; anew where the job has made something else of it."""
-        self.offset = 0
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with suppress(OSError):
-            found = os.open(self._part, flags, dir_fd=self._folder)
-            status = os.fstat(found)
-            is_ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == owner
-            if is_ours and status.st_size <= self._asked.size_bytes:
-                while data := os.pread(found, HASHED_AT_ONCE, self.offset):
-                    self._sha.update(data)
-                    self.offset += len(data)
-                return found
-            os.close(found)
-        with suppress(FileNotFoundError):
-            os.unlink(self._part, dir_fd=self._folder)
-        return os.open(self._part, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder)
-
-
-def listed(top: int, path: str, left_out: list[str]) -> Iterator[files_pb2.FolderEntry]:
-    """Files, links and empty folders below a path, or the file that it names. NotReached where there is nothing."""
+    NotReached where there is nothing.
+    """
     if path.strip("/") in ("", "."):
-        yield from _walk(top, "", left_out, [0], 0)
+        yield from _walk(top, "", left_out, [0], 0, alone)
         return
-    path = _checked(path)
-    with _refusing(path):
+    path = checked_path(path)
+    if alone is None:
+        yield from _listed_at(top, path, left_out, None)
+        return
+    with alone.refusing(path):
+        is_any = False
+        for entry in _listed_at(top, path, left_out, alone):
+            is_any = True
+            yield entry
+        if not is_any:
+            raise alone.refusal(path)
+
+
+def _listed_at(top: int, path: str, left_out: list[str], alone: ResultsAlone | None) -> Iterator[files_pb2.FolderEntry]:
+    with refusing(path):
         *folders, name = path.split("/")
-        above = _made(top, folders, makes=False)
+        above = folder_below(top, folders, makes=False)
         try:
             status = os.stat(name, dir_fd=above, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
                 inner = os.open(name, _FOLDER, dir_fd=above)
                 try:
-                    yield from _walk(inner, path, left_out, [0], 0)
+                    yield from _walk(inner, path, left_out, [0], 0, alone)
                 finally:
                     os.close(inner)
+            elif alone is not None and not alone.has(path, status):
+                raise alone.refusal(path)
             elif (entry := _entry(above, name, path, status)) is not None:
                 yield entry
             else:
@@ -184,14 +171,16 @@ def listed(top: int, path: str, left_out: list[str]) -> Iterator[files_pb2.Folde
             os.close(above)
 
 
-def _walk(folder: int, path: str, left_out: list[str], seen: list[int], depth: int) -> Iterator[files_pb2.FolderEntry]:
+def _walk(
+    folder: int, path: str, left_out: list[str], seen: list[int], depth: int, alone: ResultsAlone | None
+) -> Iterator[files_pb2.FolderEntry]:
     readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         with os.scandir(readable) as found:
             names = sorted(each.name for each in found)
     finally:
         os.close(readable)
-    if not names and path:
+    if not names and path and alone is None:
         yield files_pb2.FolderEntry(path=path, is_empty_folder=True)
     for name in names:
         inner = f"{path}/{name}" if path else name
@@ -206,14 +195,17 @@ def _walk(folder: int, path: str, left_out: list[str], seen: list[int], depth: i
             if stat.S_ISDIR(status.st_mode) and not why and depth < DEPTH_MAX:
                 opened = os.open(name, _FOLDER, dir_fd=folder)
                 try:
-                    yield from _walk(opened, inner, left_out, seen, depth + 1)
+                    yield from _walk(opened, inner, left_out, seen, depth + 1, alone)
                 finally:
                     os.close(opened)
                 continue
+            why = why or ("" if alone is None else alone.why_unfit(inner, status))
             entry = None if why else _entry(folder, name, inner, status)
             why = why or ("is neither a file nor a link" if entry is None else "")
         except OSError as problem:
             entry, why = None, f"cannot be looked at: {problem.strerror}"
+        if alone is not None and not alone.chooses(inner):
+            continue
         if entry is not None:
             yield entry
         elif len(left_out) < LEFT_OUT_MAX:
@@ -229,7 +221,7 @@ def _entry(folder: int, name: str, path: str, status: os.stat_result) -> files_p
     return files_pb2.FolderEntry(path=path, size_bytes=status.st_size, is_executable=bool(status.st_mode & 0o100))
 
 
-def _made(top: int, folders: list[str], *, makes: bool = True) -> int:
+def folder_below(top: int, folders: list[str], *, makes: bool = True) -> int:
     """A descriptor of a folder below, which is made where it is not there. OSError."""
     opened = os.dup(top)
     try:
@@ -246,7 +238,8 @@ def _made(top: int, folders: list[str], *, makes: bool = True) -> int:
     return opened
 
 
-def _checked(path: str) -> str:
+def checked_path(path: str) -> str:
+    """A path inside the folder. Raises NotReached."""
     path = path.strip("/")
     if why := trouble_with_path(path):
         raise NotReached(Reason.INVALID_ARGUMENT, f"the path {path[:200]!a} {why}")
@@ -258,7 +251,7 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
 
 
 @contextmanager
-def _refusing(path: str) -> Iterator[None]:
+def refusing(path: str) -> Iterator[None]:
     """Say what the system says of a path. Raises NotReached."""
     try:
         yield

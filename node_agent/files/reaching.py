@@ -29,7 +29,8 @@ from ..core.commands import OpenFiles
 from ..core.launch import Isolation
 from ..isolation.accounts import AccountUnusable
 from .account_thread import AccountThread
-from .reached_folder import NotReached, ReachedFile, WrittenFile, listed
+from .reached_folder import NotReached, ReachedFile, ResultsAlone, listed
+from .written_file import WrittenFile
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -112,11 +113,12 @@ class Reaching:
                 await call.done_writing()
                 await call
                 return
-            await call.write(Request(channel_id=command.channel_id))
+            await call.write(Request(channel_id=command.channel_id, only_results=command.only_results))
             with AccountThread(account) as thread:
                 owner = os.geteuid() if account is None else account.uid
+                alone = ResultsAlone(command.results, os.fstat(top).st_uid) if command.only_results else None
                 checkpoint = partial(self._checkpoint, command.key)
-                await _Conversation(call, thread, top, owner, checkpoint).hold()
+                await _Conversation(call, thread, top, owner, alone, checkpoint).hold()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as problem:
             _log.debug("who reached into the folder of %s has left: %s", command.key, problem)
         finally:
@@ -138,7 +140,7 @@ class Reaching:
 
 
 class _Conversation:
-    """Questions and answers about one folder."""
+    """Questions and answers about one folder; with `alone` about those files of it."""
 
     def __init__(
         self,
@@ -146,8 +148,10 @@ class _Conversation:
         thread: AccountThread,
         top: int,
         owner: int,
+        alone: ResultsAlone | None,
         checkpoint: Callable[[], Awaitable[tuple[int, int]]],
     ) -> None:
+        self._alone = alone
         self._checkpoint = checkpoint
         self._call = call
         self._thread = thread
@@ -181,7 +185,7 @@ class _Conversation:
 
     async def _list(self, asked: files_pb2.ListFolder) -> None:
         left_out: list[str] = []
-        found: Iterator[files_pb2.FolderEntry] = listed(self._top, asked.path, left_out)
+        found: Iterator[files_pb2.FolderEntry] = listed(self._top, asked.path, left_out, self._alone)
         while True:
             some = await self._thread.run(lambda: list(islice(found, ENTRIES_AT_ONCE)))
             is_end = len(some) < ENTRIES_AT_ONCE
@@ -190,7 +194,7 @@ class _Conversation:
                 return
 
     async def _read(self, asked: files_pb2.ReadFile) -> None:
-        file = await self._thread.run(lambda: ReachedFile(self._top, asked.path))
+        file = await self._thread.run(lambda: ReachedFile(self._top, asked.path, self._alone))
         try:
             offset = asked.offset if asked.version == file.version else 0
             if not 0 <= offset <= file.entry.size_bytes:
@@ -209,6 +213,8 @@ class _Conversation:
             file.close()
 
     async def _write(self, asked: files_pb2.WriteFile) -> None:
+        if self._alone is not None:
+            raise NotReached(Reason.NOT_YOUR_JOB, "only the job's owner and admins write into its folder")
         file = await self._thread.run(lambda: WrittenFile(self._top, asked, self._owner))
         try:
             await self._say(Answer(offset=file.offset))

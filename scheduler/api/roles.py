@@ -55,7 +55,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/RequeueJob": PEOPLE | ITSELF,
     "Scheduler/AttachJob": PEOPLE,
     "Scheduler/ForwardPort": PEOPLE,
-    "Scheduler/AccessFiles": PEOPLE,
+    "Scheduler/AccessFiles": READERS,
     "Scheduler/KeepFiles": PEOPLE | ITSELF,
     "Scheduler/ExecJob": PEOPLE,
     "Scheduler/ListNodes": READERS | AGENTS,

@@ -54,6 +54,7 @@ from .jobs.ended_jobs import EndedJobCalls
 from .jobs.files import FileCalls
 from .jobs.groups import GroupCalls
 from .jobs.ingesting import IngestCalls
+from .jobs.input_sources import InputSources
 from .jobs.jobs import JobCalls
 from .jobs.reasons import WaitReasons
 from .jobs.results import ResultCalls
@@ -127,6 +128,7 @@ class SchedulerService(  # type: ignore[misc]
         self.joining = Joining(engine.view, Authenticator(engine.view, engine.now))
         self.keyboards = Keyboards()
         self.known_specs = KnownSpecs()
+        self.inputs = InputSources(engine, self.blobs, self.facts.output_is_shared)
         self._arrays = {}
         self._streams = 0
         self._told_entries = OrderedDict()

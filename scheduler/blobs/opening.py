@@ -13,6 +13,7 @@ from gpufleet.telemetry.logs import fields
 from ..state.durable import Durable
 from ..state.indexes.equal_jobs import EqualJobs
 from ..state.jobs import Job, folders_of
+from ..state.specs import JobInput
 from .backends.admission import admit
 from .backends.backend import Backend
 from .backends.folder import FolderBackend
@@ -82,6 +83,11 @@ def folders_needed_by(durable: Durable) -> frozenset[Key]:
 def _each_kind(durable: Durable) -> Iterator[Job]:
     """Every job that has not ended; of those that are alike the first, which needs what all of them do."""
     return (each.first if isinstance(each, EqualJobs) else each for each in durable.jobs.entities())
+
+
+def inputs_needed_by(durable: Durable) -> tuple[JobInput, ...]:
+    """What jobs that have not ended are given of what other jobs left."""
+    return tuple(dict.fromkeys(each for job in durable.jobs.values() for each in job.spec.inputs))
 
 
 def left_by_jobs(blobs: BlobStore) -> frozenset[Key]:

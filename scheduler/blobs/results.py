@@ -85,11 +85,11 @@ class Results:
             if (found := self._read(note.name)) is not None:
                 yield found
 
-    def prune(self, kept_s: float) -> int:
-        """Forget what is older; how many."""
+    def prune(self, kept_s: float, needed: Callable[[JobId], bool] = lambda job: False, needed_s: float = 0.0) -> int:
+        """Forget what is older, and of jobs whose files are needed what is older by so much more; how many."""
         before, dropped = self._now() - kept_s, 0
         for note in self._place.notes():
-            if note.at < before:
+            if note.at < before and not (note.at >= before - needed_s and needed(_job_of(note.name))):
                 self._place.remove_note(note.name)
                 with self._lock:
                     self._known.pop(note.name, None)
@@ -113,6 +113,12 @@ class Results:
 
 def _name(key: RankKey) -> str:
     return f"{JobId(key.job)}/{key.name}.json"
+
+
+def _job_of(name: str) -> JobId:
+    """The job that a note is of; 0 where the name says none."""
+    job = name.partition("/")[0]
+    return JobId(int(job) if job.isdigit() else 0)
 
 
 def _stored_of(content: bytes, at: float) -> Stored | None:

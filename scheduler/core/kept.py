@@ -3,7 +3,7 @@
 The next attempt would start from an older state if it began before what the last one left has come. So a job that is
 queued again waits until that is stored, not wanted or known to be lost, for `kept_wait` at most; a release ends the
 wait.
-Rules: docs/rules/jobs.md 4.78 to 4.80.
+Rules: docs/rules/jobs.md 4.79 to 4.81.
 """
 
 from collections.abc import Iterator

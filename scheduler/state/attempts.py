@@ -226,6 +226,7 @@ BLAMES_THE_JOB = frozenset(
         "FILES_GONE",
         "IMAGE_NOT_FOUND",
         "IMAGE_PULL_FAILED",
+        "INPUT_UNUSABLE",
         "MOUNT_REFUSED",
         "INVALID_LAUNCH",
         "NOT_EXECUTABLE",

@@ -5,7 +5,7 @@
                         meanwhile its job waits (Deferred)      -> KeptWaitEnded: it waits in line again
 
 Only a whole copy counts, and a newer one takes its place. An attempt begins with the copies that its job has when it is
-placed. All of them go with the end of the job. Rules: docs/rules/jobs.md 4.78 to 4.80.
+placed. All of them go with the end of the job. Rules: docs/rules/jobs.md 4.79 to 4.81.
 """
 
 from __future__ import annotations

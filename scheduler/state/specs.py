@@ -117,6 +117,25 @@ class InputFolder:
     content_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInput:
+    """Files that another job left: of an array with its `item_count` those of all items.
+
+    `pattern` chooses them, `name` is the folder that they lie in, empty for none. `is_of_admin`: an admin submitted it,
+    who may read what every job writes.
+    """
+
+    job: JobId
+    pattern: str
+    name: str = ""
+    item_count: int = 0
+    is_of_admin: bool = False
+
+    def names(self, job: JobId) -> bool:
+        """Whether files of this job, or of this item, are meant."""
+        return self.job <= job <= self.job + self.item_count
+
+
 class EnvironmentTool(Enum):
     """What makes the environment of a job: a line for the shell, pip, uv or conda."""
 
@@ -255,8 +274,9 @@ class JobSpec(_ClassCache):
     `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
     for none. With `is_requeued_on_timeout` it waits again where its time limit would end it. An empty `cwd` is the
     folder of its `files`, in which the contents of `folder` lie, too. `secrets` are names of its owner's secrets by the
-    variables that are given them. `results` say what of that folder is stored when an attempt has ended, and `keep`
-    what of it the next attempt finds again. Without a `container` it runs on its nodes as they are.
+    variables that are given them. `results` say what of that folder is stored when an attempt has ended, `keep` what of
+    it the next attempt finds again, and `inputs` what other jobs left that lies there, too. Without a `container` it
+    runs on its nodes as they are.
     """
 
     argv: tuple[str, ...]
@@ -293,6 +313,7 @@ class JobSpec(_ClassCache):
     results: tuple[str, ...] = ()
     environment: JobEnvironment | None = None
     container: ContainerSettings | None = None
+    inputs: tuple[JobInput, ...] = ()
     keep: tuple[str, ...] = ()
 
     @property

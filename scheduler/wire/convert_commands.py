@@ -16,6 +16,7 @@ from .gpu_choice import VARIABLES, variables_of
 from .input_files import input_files_proto
 from .input_folder import input_folder_proto
 from .job_environment import job_environment_proto
+from .job_inputs import job_inputs_proto
 from .limit_rules import limit_signal_proto
 from .output_file import output_path
 from .process_settings import process_settings_proto
@@ -92,6 +93,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         results=spec.results,
         keep=spec.keep,
         kept=input_folder_proto(command.kept),
+        inputs=job_inputs_proto(spec.inputs),
         environment=job_environment_proto(spec.environment),
         secret_variables=[variable for variable, _ in spec.secrets],
         container=container_proto(spec.container),

@@ -27,6 +27,7 @@ from .gpu_choice import MODES, gpu_choice_proto
 from .input_files import input_files_proto
 from .input_folder import input_folder_proto
 from .job_environment import job_environment_proto
+from .job_inputs import job_inputs_proto
 from .limit_rules import limit_signal_proto
 from .process_settings import process_settings_proto
 from .secret_fields import secrets_proto
@@ -97,6 +98,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         folder=input_folder_proto(spec.folder),
         results=spec.results or None,
         keep=spec.keep or None,
+        inputs=job_inputs_proto(spec.inputs),
         environment=job_environment_proto(spec.environment),
         secrets=secrets_proto(spec.secrets),
         container=container_proto(spec.container),

@@ -46,4 +46,6 @@ def _lines(lines: Sequence[str], field: str) -> tuple[str, ...]:
             raise invalid(f"{field}[{number}]", f"is longer than {LINE_BYTES_MAX:,} bytes", next_step=HOW)
         if why := trouble_with_line(line):
             raise invalid(f"{field}[{number}]", why, next_step=HOW)
+    if lines and all(line.startswith("!") for line in lines):
+        raise invalid(field, "choose nothing: each of them takes files out", next_step=HOW)
     return tuple(lines)

@@ -27,6 +27,7 @@ from .groups.spec_group import group_of_spec
 from .input_files import input_files_of
 from .input_folder import input_folder_of
 from .job_environment import job_environment_of
+from .job_inputs import job_inputs_of
 from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
@@ -122,8 +123,8 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     name = _checked_name(spec, path)
     files, folder = input_files_of(spec, path), input_folder_of(spec, path)
     results, container = results_of(spec, path), container_of(spec, path)
-    keep = keep_of(spec, path)
-    if spec.cwd or not (files or folder or results or keep or container):
+    inputs, keep = job_inputs_of(spec, path), keep_of(spec, path)
+    if spec.cwd or not (files or folder or results or keep or inputs or container):
         _check_cwd(spec, f"{path}.cwd")
     time_limit = optional_span(spec, "time_limit", path, least=1)
     grace = optional_span(spec, "grace", path)
@@ -195,6 +196,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             environment=job_environment_of(spec, path),
             secrets=secrets_of(spec, path),
             container=container,
+            inputs=inputs,
         ),
         band=band,
         is_held=spec.is_held,

@@ -60,6 +60,7 @@ UNFIT = (
     ("group", "a worker is of the first group of its model's owner"),
     ("folder", "a worker is started again for as long as its model is served; put it on its nodes"),
     ("environment", "a worker is started again for as long as its model is served; install what it needs on its nodes"),
+    ("inputs", "a worker is started again for as long as its model is served, when what jobs left may be gone"),
     ("results", "a worker is started again for as long as its model is served, and leaves nothing"),
     ("keep", "a worker is started again for as long as its model is served, and keeps nothing for that"),
     ("files", "a worker is started again for as long as its model is served; put them on its nodes"),

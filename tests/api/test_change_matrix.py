@@ -38,7 +38,7 @@ SECRET, VALUE = "ANNS_SECRET", "of ann alone"
 DATA = b"data of the matrix of changes"
 REFUSED = {Reason.PERMISSION_DENIED, Reason.NOT_YOUR_JOB}
 """What a call on something of another's is answered with."""
-NOT_LET = REFUSED | {Reason.FILE_NOT_UPLOADED, Reason.NODE_ID_TAKEN}
+NOT_LET = REFUSED | {Reason.FILE_NOT_UPLOADED, Reason.NODE_ID_TAKEN, Reason.OUTPUT_PRIVATE}
 """The same, where a call has another word for it."""
 
 OWNED = {

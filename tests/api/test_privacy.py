@@ -6,6 +6,7 @@ What a call tells of a job is written here by hand, and a call without a row fai
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shlex
 import signal
 import sys
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpufleet.v1 import job_pb2, scheduler_pb2, sessions_pb2
+from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2, sessions_pb2
 
-from gpufleet.errors import Reason
+from gpufleet.errors import GpufleetError, Reason
 from scheduler.api.sight import HIDDEN
 from tests.api.calls import METHODS
 from tests.api.test_sight import ASKED_OF_A_JOB, CARRY, Call, said
 from tests.e2e.client import Client, refusal
 from tests.e2e.files import file, upload
 from tests.e2e.fleet import Fleet
+from tests.e2e.jobs.test_results import stored
+from tests.e2e.jobs.test_running_files import asked
 from tests.e2e.processes import DEADLINE_SECONDS, until
 
 pb = scheduler_pb2
@@ -33,11 +36,11 @@ REFUSAL = "only its owner and admins read what it does"
 ROOT = Path(__file__).parents[2]
 
 TELLS = {
-    "what a job does": "StreamOutput GetStory GetJobStats ListFiles DownloadFile",
+    "what a job does": "StreamOutput GetStory GetJobStats ListFiles DownloadFile AccessFiles",
     "that there is a job, and its spec": "Submit Ingest Queue GetJob Explain Watch ServeModel ListModels ListSessions",
     "that there is a job": "ListAuditEntries ListArrayItems ListEndedJobs ListWorkers ListDevices WatchDevices",
     "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
-    "ForwardPort ExecJob AccessFiles KeepFiles CloseSession DrainWorker OpenSession",
+    "ForwardPort ExecJob KeepFiles CloseSession DrainWorker OpenSession",
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
     "ListRequestUsage FindMissingBlobs UploadBlob CheckFiles DownloadBlob CreateToken JoinProgram ListTokens "
@@ -130,6 +133,104 @@ async def test_what_a_job_does_is_read_by_whom_the_setting_says_and_a_sighup_cha
 
     await until("the setting is applied", is_shared)
     await _holds(people, job, readers=set(people))
+
+
+async def test_files_that_download_chooses_are_for_whom_the_setting_says_while_the_job_runs_and_afterwards(
+    private: tuple[Fleet, Path], people: dict[str, Client]
+) -> None:
+    """Everything else of the folder, and every write, stays with its owner and admins (rule 4.59)."""
+    fleet, settings = private
+    line = "mkdir out; echo chosen >out/a; echo not >secret; ln -s ../secret out/link; ln -s . out/up; touch out/ready"
+    job = await people["ann"].submit("/bin/sh", "-c", f"{line}; sleep 600", cwd="", results=["out/**", "!ready"])
+    await upload(people["ann"], b"data of ann")
+    bare = await people["ann"].submit("/bin/sh", "-c", "touch a; sleep 600", cwd="", files=[FILE])
+    await people["ann"].wait(bare, job_pb2.JOB_STATE_RUNNING)
+
+    async def is_ready() -> bool:
+        try:
+            return any(each.path == "out/ready" for each in await _listed(people["ann"], job))
+        except GpufleetError as problem:
+            assert problem.reason is Reason.JOB_NOT_RUNNING, problem
+            return False
+
+    await until("the job has made its files", is_ready)
+    for setting, readers in (("owner", {"ann", "admin"}), ("team", set(people))):
+        settings.write_text(f'[privacy]\noutput = "{setting}"\n')
+        fleet.scheduler.signal(signal.SIGHUP)
+
+        async def is_applied(readers: set[str] = readers) -> bool:
+            return ((await people["bob"].job(job)).spec.argv[-1] != HIDDEN) == ("bob" in readers)
+
+        await until("the setting is applied", is_applied)
+        for who, client in people.items():
+            if who not in readers:
+                assert await _why(client, job, list=files_pb2.ListFolder()) is Reason.OUTPUT_PRIVATE, who
+                continue
+            is_owner = who in ("ann", "admin")
+            paths = {each.path for each in await _listed(client, job)}
+            assert paths == ({"out/a", "out/link", "out/ready", "out/up", "secret"} if is_owner else {"out/a"}), who
+            assert await _why(client, job, read=files_pb2.ReadFile(path="out/a")) is None
+            for path in ("secret", "out/ready", "absent", "out/link", "out/up/secret"):
+                why = await _why(client, job, read=files_pb2.ReadFile(path=path))
+                assert why is Reason.FILE_NOT_FOUND or is_owner, (who, path)
+            write = files_pb2.WriteFile(path="out/a", size_bytes=1, digest=hashlib.sha256(b"x").hexdigest())
+            if not is_owner:
+                assert await _why(client, job, b"x", write=write) is Reason.NOT_YOUR_JOB, who
+                assert await _why(client, bare, list=files_pb2.ListFolder()) is Reason.NOT_YOUR_JOB, who
+        assert (await asked(people["ann"], job, read=files_pb2.ReadFile(path="out/a"))).digest == hashlib.sha256(
+            b"chosen\n"
+        ).hexdigest()
+    for each in (job, bare):
+        await people["ann"].cancel(each)
+        await people["ann"].wait(each)
+    await stored(people["ann"], job)
+    assert [each.path for each in (await stored(people["bob"], job)).files] == ["out/a"]
+
+
+async def test_what_a_job_is_given_of_anothers_is_as_the_setting_says_at_submit_and_when_it_is_laid_out(
+    private: tuple[Fleet, Path], people: dict[str, Client]
+) -> None:
+    fleet, settings = private
+    ann, bob, admin = people["ann"], people["bob"], people["admin"]
+    job = (await ann.run("/bin/sh", "-c", "echo chosen >a", cwd="", results=["a"])).id
+    await stored(ann, job)
+    inputs = [job_pb2.JobInput(job_id=job, pattern="a")]
+
+    async def set_to(setting: str) -> None:
+        settings.write_text(f'[privacy]\noutput = "{setting}"\n')
+        fleet.scheduler.signal(signal.SIGHUP)
+
+        async def is_applied() -> bool:
+            return ((await bob.job(job)).spec.argv[-1] != HIDDEN) == (setting == "team")
+
+        await until("the setting is applied", is_applied)
+
+    await set_to("team")
+    held = await bob.submit("cat", "a", cwd="", inputs=inputs, is_held=True)
+    await set_to("owner")
+    error = await refusal(bob.stub.Submit(pb.SubmitRequest(specs=[bob.spec("cat", "a", cwd="", inputs=inputs)])))
+    assert error.reason is Reason.OUTPUT_PRIVATE
+    update = pb.UpdateJobRequest(jobs=pb.JobSelector(job_ids=[held]), is_held=False)
+    update.update_mask.paths.append("is_held")
+    await bob.stub.UpdateJob(update)
+    ended = await bob.wait(held)
+    assert (ended.exit_reason, "may not read what it left" in ended.exit_message) == ("INPUT_UNUSABLE", True), ended
+    for who in (ann, admin):
+        given = await who.run("cat", "a", cwd="", inputs=inputs)
+        assert await who.stdout(given.id) == b"chosen\n"
+
+
+async def _listed(client: Client, job: int) -> list[files_pb2.FolderEntry]:
+    return list((await asked(client, job, list=files_pb2.ListFolder())).entries)
+
+
+async def _why(client: Client, job: int, data: bytes = b"", **question: Any) -> Reason | None:
+    """Why a question about a job's folder is not answered; None where it is."""
+    try:
+        await asked(client, job, data, **question)
+    except GpufleetError as problem:
+        return problem.reason
+    return None
 
 
 async def _holds(people: dict[str, Client], job: int, readers: set[str]) -> None:

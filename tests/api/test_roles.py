@@ -30,7 +30,7 @@ MAY_CALL = {
     "StreamOutput Queue GetJob GetStory Explain ListArrayItems Watch CheckCapacity Estimate": ROLES[:3],
     "ListEndedJobs": ROLES[:3],
     "GetJobStats GetNodeHistory GetQueueHistory ListDevices ListUsage ListSessions WatchDevices": ROLES[:3],
-    "ListFiles DownloadFile": ROLES[:3],
+    "ListFiles DownloadFile AccessFiles": ROLES[:3],
     "ListGroups": ROLES[:3],
     "ListSessionUsage ListWorkers": ROLES[:3],
     "ListNodes": (*ROLES[:3], "agent"),
@@ -41,7 +41,6 @@ MAY_CALL = {
     # Those who run things.
     "Submit Cancel UpdateJob SignalJob RequeueJob AttachJob ServeModel StopModel CloseSession": ROLES[:2],
     "ForwardPort": ROLES[:2],
-    "AccessFiles": ROLES[:2],
     "KeepFiles": ROLES[:2],
     "ExecJob": ROLES[:2],
     "DrainWorker": ROLES[:2],

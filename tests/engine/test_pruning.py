@@ -22,8 +22,11 @@ from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.pruning import Pruner
 from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
+from scheduler.state.jobs import Finished
+from scheduler.state.specs import JobInput, Outcome
 from scheduler.state.units import DAY, Instant
 from scheduler.store.errors import StoreUnavailable, TermSuperseded
+from tests.core.fleet import spec
 from tests.engine.fakes import FakeStore
 from tests.engine.harness import Harness, eventually
 
@@ -84,6 +87,22 @@ async def test_records_go_in_portions_until_none_is_old(bench: Bench) -> None:
     bench.settings = SchedulerSettings(retention=timedelta(days=3))
     await bench.pruner.prune()
     assert bench.store.asked == [Instant(bench.harness.clock.at - 3 * DAY)] * 3
+
+
+@pytest.mark.parametrize(("ended_days_ago", "kept_days"), [(1, 3), (10, 10), (1_000, 93)])
+async def test_the_record_of_a_job_whose_files_a_waiting_job_is_given_stays_for_so_much_longer_at_most(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, ended_days_ago: int, kept_days: int
+) -> None:
+    bench.settings = SchedulerSettings(retention=timedelta(days=3))
+    async with bench.harness.running():
+        given = replace(spec(), inputs=(JobInput(job=JobId(5), pattern="*"),))
+        job = await bench.harness.submit(given, held=True)
+        now = bench.harness.clock.at
+        ended = Finished(outcome=Outcome.SUCCEEDED, at=Instant(now - ended_days_ago * DAY), reason="")
+        other = replace(bench.harness.job(job), id=JobId(5), state=ended)
+        monkeypatch.setattr(bench.store, "finished_job", {JobId(5): other}.get)
+        await bench.pruner.prune()
+    assert bench.store.asked == [Instant(now - kept_days * DAY)]
 
 
 async def test_points_go_by_settings_of_their_own(bench: Bench) -> None:

@@ -28,7 +28,7 @@ from scheduler.state.groups.group import GroupId, GroupName, Membership, UserGro
 from scheduler.state.ids import JobId, SecretName, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.records import JobQueued
-from scheduler.state.specs import Outcome
+from scheduler.state.specs import JobSpec, Outcome
 from scheduler.state.units import Instant
 from tests.core.fleet import Fleet
 from tests.fields.filled import Needs, Values
@@ -75,6 +75,9 @@ VALUES: Values = {
     "files.size_bytes": 5,
     "results": ["out/**", "!*.tmp"],
     "keep": ["ckpt/**"],
+    "inputs.job_id": 41,
+    "inputs.pattern": "out/**",
+    "inputs.name": "models",
     "folder.digest": "ef" * 32,
     "folder.size_bytes": 90,
     "folder.entry_count": 3,
@@ -99,6 +102,7 @@ PINS: Values = {"pins.node": "n1", "pins.device_indices": [0, 1]}
 AFTER: Values = {"after.job_id": 1, "after.condition": job_pb2.DEPENDENCY_CONDITION_OK}
 RLIMIT: Values = {"process.rlimits.name": "NOFILE", "process.rlimits.soft": 100, "process.rlimits.hard": 200}
 FILE: Values = {"files.path": "a.csv", "files.digest": "cd" * 32}
+INPUT: Values = {"inputs.job_id": 3, "inputs.pattern": "*.pt"}
 UPLOADED: Values = {
     "folder.digest": "12" * 32,
     "folder.size_bytes": 80,
@@ -138,6 +142,7 @@ NEEDS: Needs = {
     "files.shared_root": SHARED,
     "files.shared_path": {**SHARED, "files.shared_root": ROOT},
     "keep": {"results": ["out/**"], "cwd": ""},
+    **{f"inputs.{name}": INPUT for name in ("job_id", "pattern", "name", "array_index")},
     "folder.digest": UPLOADED,
     "folder.size_bytes": UPLOADED,
     "folder.entry_count": UPLOADED,
@@ -191,6 +196,7 @@ TYPED: dict[str, Any] = {
     "secret": ["hf=TOKEN"],
     "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv//{ROOT}/team/train.csv"],
     "download": ["out/**"],
+    "input": ["41.3:out/**=models"],
     "image": "ubuntu:24.04",
     "mount": ["/data:/mnt:ro"],
     "image_secret": "hub",
@@ -275,6 +281,11 @@ def put_groups(durable: Durable) -> None:
         )
 
 
+async def _as_asked(spec: JobSpec, *_: object) -> JobSpec:
+    """What a spec names of other jobs, without a look at those."""
+    return spec
+
+
 async def job_of(spec: job_pb2.JobSpec) -> Job:
     """The job that a submit of this spec makes: by the servicer's own hand, and by the core's."""
     state = fleet().state
@@ -285,6 +296,7 @@ async def job_of(spec: job_pb2.JobSpec) -> Job:
     calls: Any = object.__new__(SubmitCalls)
     calls.engine = SimpleNamespace(view=state, now=lambda: fleet().now)
     calls.known_specs = None
+    calls.with_inputs = _as_asked
     sizes = {each.digest: each.size_bytes for each in spec.files}
     sizes[spec.folder.digest] = spec.folder.size_bytes
     contents = Contents({}, spec.folder.entry_count, spec.folder.content_bytes)

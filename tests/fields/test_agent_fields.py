@@ -19,7 +19,7 @@ from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import wire
 from node_agent.control_groups.finding import GroupFacts
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
-from node_agent.core.launch import ControlGroup, InputFile, InputFolder, Isolation, Launch, Mount
+from node_agent.core.launch import ControlGroup, InputFile, InputFolder, Isolation, JobInput, Launch, Mount
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.isolation.limits import Limiting
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
@@ -123,6 +123,10 @@ def test_every_field_of_a_message_down_reaches_the_agents_command() -> None:
             for holder in ("launch.", "prepare.launch.")
         },
         **{
+            f"{holder}inputs.array_index": "the scheduler tells the id of the item"
+            for holder in ("launch.", "prepare.launch.")
+        },
+        **{
             f"{holder}share.profile": "not built: a share with a profile is refused when it is submitted"
             for holder in ("launch.", "prepare.launch.")
         },
@@ -181,6 +185,7 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         "notify": "the agent tells itself",
         "results": "the agent brings them itself",
         "keep": "the agent brings it itself",
+        **dict.fromkeys(tuple(f"inputs.{each.name}" for each in fields(JobInput)), "the agent lays them out itself"),
         "secret_variables": "what the agent itself keeps out of what it writes down",
         **dict.fromkeys(tuple(f"files.{each.name}" for each in fields(InputFile)), "the agent lays them out itself"),
         **dict.fromkeys(("environment?", "environment.tool", "environment.what"), "the agent has it made itself"),

@@ -73,6 +73,8 @@ NOT_SHOWN = {
     "*.attempt.kept.*": "the copies of its job are shown, and its story says which attempt began with what",
     "kept.folder.digest": "for the node",
     "kept.folder.size_bytes": "for the node",
+    "spec.inputs.item_count": "follows from the job that it names",
+    "spec.inputs.is_of_admin": "for the scheduler, when the files are laid out",
     "spec.resources.in_container": "its container is shown",
     "group": "its name is shown: wire/groups/convert.py",
     "*.rendezvous*": "for the ranks themselves",

@@ -62,12 +62,14 @@ NOT_SHOWN_AS_ASKED = {
     "hidden_fields": "refused: only the job's owner can fill them in",
     "devices.share.profile": "refused: not built",
     "files.is_only_shared": "the scheduler's own, of what was not uploaded",
+    "inputs.array_index": "shown by the id of the item",
     "devices.per_node_count": "shown only together with several nodes; with four GPUs, two on each, there are two",
 }
 """What a job does not show as it was asked for, and why."""
 
 THE_SCHEDULERS = {
     "files.is_only_shared": "not the submitter's to say; a node is told what the scheduler found",
+    "inputs.array_index": "a node gets the id of the item",
     "devices.per_node_count": "it chose the devices",
     "devices.models": "it chose the devices",
     "pins.node": "it chose the devices",

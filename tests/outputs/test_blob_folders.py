@@ -12,9 +12,10 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.folders import Entry, Folder, FolderChunk, ManifestError, manifest_of
 from scheduler.blobs import folders
 from scheduler.blobs.opening import chunks_of, folders_needed_by, left_by_jobs, needed_by
-from scheduler.blobs.results import Stored
+from scheduler.blobs.results import EMPTY_DIGEST, Stored
 from scheduler.blobs.store import BlobLimits, BlobStore
 from scheduler.state.ids import JobId, RankKey
+from scheduler.state.specs import JobInput
 from tests.outputs.conftest import BlobClock, BlobPlaces
 from tests.outputs.test_blob_store import ANN, BOB, upload
 
@@ -122,3 +123,17 @@ def test_what_a_job_left_is_kept_as_long_as_is_said_and_its_contents_with_it(blo
     assert not left
     assert again.prune(500, left) == 3
     assert again.results.of(key) is None
+
+
+def test_what_a_waiting_job_is_given_is_kept_for_so_much_longer_and_no_more(blobs: BlobPlaces) -> None:
+    now = [10.0**9]
+    store = blobs.open(wall_clock=lambda: now[0])
+    given, other = (RankKey(JobId(number), 1, 0, "0123456789abcdef") for number in (7, 8))
+    for key in (given, other):
+        store.results.add(key, Stored(ANN, EMPTY_DIGEST, ()))
+    input_ = JobInput(job=JobId(5), pattern="*", item_count=2)  # of an array, whose second item is job 7
+    now[0] = min(each.at for each in store.place.notes()) + 3_000
+    assert store.results.prune(2_000, input_.names, needed_s=5_000) == 1
+    assert (store.results.of(given) is not None, store.results.of(other)) == (True, None)
+    now[0] += 5_000
+    assert store.results.prune(2_000, input_.names, needed_s=5_000) == 1

@@ -7,8 +7,11 @@ import itertools
 import secrets
 import sys
 
+from tests.simulation.corners import CORNERS, SERVED_CORNERS, SESSION_CORNERS, cover
 from tests.simulation.sessions import CROWDS, simulate_sessions
-from tests.simulation.simulation import Outcome, simulate
+from tests.simulation.simulation import Outcome, Simulation, simulate
+
+COVER_SEEDS = 60
 
 
 def main() -> int:
@@ -16,7 +19,10 @@ def main() -> int:
     parser.add_argument("seed", nargs="?", type=int, help="replay this one")
     parser.add_argument("--count", type=int, help="so many seeds, then end")
     parser.add_argument("--sessions", choices=tuple(CROWDS), help="people, lines and turns in place of jobs")
+    parser.add_argument("--cover", action="store_true", help="find few of --count seeds (60) that meet all")
     arguments = parser.parse_args()
+    if arguments.cover:
+        return few_seeds(arguments.sessions, arguments.count or COVER_SEEDS)
     if arguments.sessions:
         return sessions(arguments.sessions, arguments.seed, arguments.count)
     if arguments.seed is not None:
@@ -32,6 +38,24 @@ def main() -> int:
             print()
             return 0
     return 0
+
+
+def few_seeds(crowd: str | None, count: int) -> int:
+    """Print seeds for CORNER_SEEDS or SERVED_CORNER_SEEDS of the tests."""
+    if crowd is None:
+        wanted, met = CORNERS, {seed: met_by(seed) for seed in range(count)}
+    else:
+        wanted = SESSION_CORNERS | (SERVED_CORNERS if crowd == "served" else frozenset())
+        met = {seed: simulate_sessions(seed, CROWDS[crowd]).met for seed in range(count)}
+    print(f"{tuple(cover(wanted, met))}; met by none: {sorted(wanted.difference(*met.values())) or 'nothing'}")
+    return 0
+
+
+def met_by(seed: int) -> frozenset[str]:
+    """The corners of a run."""
+    simulation = Simulation(seed)
+    simulation.run()
+    return frozenset(simulation.corners())
 
 
 def sessions(name: str, seed: int | None, count: int | None) -> int:

@@ -26,15 +26,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"e\n\x0e\x46olderManifest\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.gpufleet.v1.FolderChunk\"t\n\x0b\x46olderEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\ris_executable\x18\x03 \x01(\x08\x12\x13\n\x0blink_target\x18\x04 \x01(\t\x12\x17\n\x0fis_empty_folder\x18\x05 \x01(\x08\"1\n\x0b\x46olderChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"\x95\x01\n\x11\x43heckFilesRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\r\n\x05probe\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\r\n\x05paths\x18\x05 \x03(\t\x12\x0f\n\x07\x62y_wire\x18\x06 \x01(\x08\x12\r\n\x05nodes\x18\x07 \x03(\t\x12\x10\n\x08\x62y_store\x18\x08 \x01(\x08\"\xd4\x01\n\x12\x43heckFilesResponse\x12\'\n\x05nodes\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FilesOnNode\x12\r\n\x05store\x18\x02 \x01(\t\x12\x15\n\rstore_problem\x18\x03 \x01(\t\x12\x37\n\x14store_write_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13store_read_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x02\n\x0b\x46ilesOnNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x14\n\x0cis_same_root\x18\x02 \x01(\x08\x12\x14\n\x0croot_problem\x18\x03 \x01(\t\x12\x30\n\rroot_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nunreadable\x18\x05 \x03(\x05\x12\x19\n\x11unreadable_reason\x18\x06 \x01(\t\x12\x14\n\x0cwire_problem\x18\x07 \x01(\t\x12\x30\n\rwire_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07is_lost\x18\t \x01(\x08\"I\n\x10ListFilesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"S\n\x11ListFilesResponse\x12%\n\x05ranks\x18\x01 \x03(\x0b\x32\x16.gpufleet.v1.RankFiles\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"G\n\nJobResults\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa6\x02\n\tRankFiles\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x11\n\tis_stored\x18\x03 \x01(\x08\x12\'\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x10\n\x08problems\x18\x05 \x03(\t\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x07 \x01(\t\x12.\n\nstore_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tdrop_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nfile_count\x18\n \x01(\x05\"-\n\rAccessedFiles\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\"}\n\x12\x41\x63\x63\x65ssFilesRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.gpufleet.v1.AccessedFiles\x12-\n\x08question\x18\x02 \x01(\x0b\x32\x1b.gpufleet.v1.FolderQuestion\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Q\n\x13\x41\x63\x63\x65ssFilesResponse\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12)\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.FolderAnswer\"\xba\x01\n\x0e\x46olderQuestion\x12\'\n\x04list\x18\x01 \x01(\x0b\x32\x17.gpufleet.v1.ListFolderH\x00\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x15.gpufleet.v1.ReadFileH\x00\x12\'\n\x05write\x18\x03 \x01(\x0b\x32\x16.gpufleet.v1.WriteFileH\x00\x12\'\n\x04keep\x18\x04 \x01(\x0b\x32\x17.gpufleet.v1.KeepFolderH\x00\x42\x06\n\x04what\"\x0c\n\nKeepFolder\"\x1a\n\nListFolder\x12\x0c\n\x04path\x18\x01 \x01(\t\"9\n\x08ReadFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\t\"T\n\tWriteFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x15\n\ris_executable\x18\x04 \x01(\x08\"\x8b\x02\n\x0c\x46olderAnswer\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12&\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0e\n\x06is_end\x18\x06 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x10\n\x08left_out\x18\n \x03(\t\x12\x12\n\nfile_count\x18\x0b \x01(\x03\x12\x12\n\nsize_bytes\x18\x0c \x01(\x03\"0\n\x10KeepFilesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\"L\n\x11KeepFilesResponse\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x12\n\nfile_count\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"g\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x14\n\x0clength_bytes\x18\x05 \x01(\x03\"}\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\tB\r\n\x0b_size_bytes*\xcd\x01\n\x0cResultsState\x12\x1d\n\x19RESULTS_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14RESULTS_STATE_COMING\x10\x01\x12\x18\n\x14RESULTS_STATE_STORED\x10\x02\x12\x1c\n\x18RESULTS_STATE_INCOMPLETE\x10\x03\x12\x16\n\x12RESULTS_STATE_LOST\x10\x04\x12\x19\n\x15RESULTS_STATE_DROPPED\x10\x05\x12\x19\n\x15RESULTS_STATE_UNKNOWN\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"e\n\x0e\x46olderManifest\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.gpufleet.v1.FolderChunk\"t\n\x0b\x46olderEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x15\n\ris_executable\x18\x03 \x01(\x08\x12\x13\n\x0blink_target\x18\x04 \x01(\t\x12\x17\n\x0fis_empty_folder\x18\x05 \x01(\x08\"1\n\x0b\x46olderChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"\x95\x01\n\x11\x43heckFilesRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\r\n\x05probe\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\r\n\x05paths\x18\x05 \x03(\t\x12\x0f\n\x07\x62y_wire\x18\x06 \x01(\x08\x12\r\n\x05nodes\x18\x07 \x03(\t\x12\x10\n\x08\x62y_store\x18\x08 \x01(\x08\"\xd4\x01\n\x12\x43heckFilesResponse\x12\'\n\x05nodes\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FilesOnNode\x12\r\n\x05store\x18\x02 \x01(\t\x12\x15\n\rstore_problem\x18\x03 \x01(\t\x12\x37\n\x14store_write_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13store_read_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x02\n\x0b\x46ilesOnNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x14\n\x0cis_same_root\x18\x02 \x01(\x08\x12\x14\n\x0croot_problem\x18\x03 \x01(\t\x12\x30\n\rroot_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nunreadable\x18\x05 \x03(\x05\x12\x19\n\x11unreadable_reason\x18\x06 \x01(\t\x12\x14\n\x0cwire_problem\x18\x07 \x01(\t\x12\x30\n\rwire_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07is_lost\x18\t \x01(\x08\"\x9b\x01\n\x10ListFilesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x18\n\x0b\x66irst_index\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\nlast_index\x18\x05 \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_first_indexB\r\n\x0b_last_index\"z\n\x11ListFilesResponse\x12%\n\x05ranks\x18\x01 \x03(\x0b\x32\x16.gpufleet.v1.RankFiles\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12%\n\x05items\x18\x03 \x03(\x0b\x32\x16.gpufleet.v1.ItemFiles\"b\n\tItemFiles\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06job_id\x18\x02 \x01(\x03\x12%\n\x05ranks\x18\x03 \x03(\x0b\x32\x16.gpufleet.v1.RankFiles\x12\x0f\n\x07message\x18\x04 \x01(\t\"G\n\nJobResults\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa6\x02\n\tRankFiles\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x11\n\tis_stored\x18\x03 \x01(\x08\x12\'\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x10\n\x08problems\x18\x05 \x03(\t\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.gpufleet.v1.ResultsState\x12\x0f\n\x07message\x18\x07 \x01(\t\x12.\n\nstore_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tdrop_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nfile_count\x18\n \x01(\x05\"-\n\rAccessedFiles\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\"}\n\x12\x41\x63\x63\x65ssFilesRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.gpufleet.v1.AccessedFiles\x12-\n\x08question\x18\x02 \x01(\x0b\x32\x1b.gpufleet.v1.FolderQuestion\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Q\n\x13\x41\x63\x63\x65ssFilesResponse\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12)\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.FolderAnswer\"\xba\x01\n\x0e\x46olderQuestion\x12\'\n\x04list\x18\x01 \x01(\x0b\x32\x17.gpufleet.v1.ListFolderH\x00\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x15.gpufleet.v1.ReadFileH\x00\x12\'\n\x05write\x18\x03 \x01(\x0b\x32\x16.gpufleet.v1.WriteFileH\x00\x12\'\n\x04keep\x18\x04 \x01(\x0b\x32\x17.gpufleet.v1.KeepFolderH\x00\x42\x06\n\x04what\"\x0c\n\nKeepFolder\"\x1a\n\nListFolder\x12\x0c\n\x04path\x18\x01 \x01(\t\"9\n\x08ReadFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\t\"T\n\tWriteFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x15\n\ris_executable\x18\x04 \x01(\x08\"\x8b\x02\n\x0c\x46olderAnswer\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12&\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x18.gpufleet.v1.FolderEntry\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0e\n\x06is_end\x18\x06 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x10\n\x08left_out\x18\n \x03(\t\x12\x12\n\nfile_count\x18\x0b \x01(\x03\x12\x12\n\nsize_bytes\x18\x0c \x01(\x03\"0\n\x10KeepFilesRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\"L\n\x11KeepFilesResponse\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x12\n\nfile_count\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"g\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x14\n\x0clength_bytes\x18\x05 \x01(\x03\"}\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\tB\r\n\x0b_size_bytes*\xcd\x01\n\x0cResultsState\x12\x1d\n\x19RESULTS_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14RESULTS_STATE_COMING\x10\x01\x12\x18\n\x14RESULTS_STATE_STORED\x10\x02\x12\x1c\n\x18RESULTS_STATE_INCOMPLETE\x10\x03\x12\x16\n\x12RESULTS_STATE_LOST\x10\x04\x12\x19\n\x15RESULTS_STATE_DROPPED\x10\x05\x12\x19\n\x15RESULTS_STATE_UNKNOWN\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpufleet.v1.files_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESULTSSTATE']._serialized_start=3177
-  _globals['_RESULTSSTATE']._serialized_end=3382
+  _globals['_RESULTSSTATE']._serialized_start=3399
+  _globals['_RESULTSSTATE']._serialized_end=3604
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=105
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=147
   _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=149
@@ -59,38 +59,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKFILESRESPONSE']._serialized_end=1121
   _globals['_FILESONNODE']._serialized_start=1124
   _globals['_FILESONNODE']._serialized_end=1381
-  _globals['_LISTFILESREQUEST']._serialized_start=1383
-  _globals['_LISTFILESREQUEST']._serialized_end=1456
-  _globals['_LISTFILESRESPONSE']._serialized_start=1458
-  _globals['_LISTFILESRESPONSE']._serialized_end=1541
-  _globals['_JOBRESULTS']._serialized_start=1543
-  _globals['_JOBRESULTS']._serialized_end=1614
-  _globals['_RANKFILES']._serialized_start=1617
-  _globals['_RANKFILES']._serialized_end=1911
-  _globals['_ACCESSEDFILES']._serialized_start=1913
-  _globals['_ACCESSEDFILES']._serialized_end=1958
-  _globals['_ACCESSFILESREQUEST']._serialized_start=1960
-  _globals['_ACCESSFILESREQUEST']._serialized_end=2085
-  _globals['_ACCESSFILESRESPONSE']._serialized_start=2087
-  _globals['_ACCESSFILESRESPONSE']._serialized_end=2168
-  _globals['_FOLDERQUESTION']._serialized_start=2171
-  _globals['_FOLDERQUESTION']._serialized_end=2357
-  _globals['_KEEPFOLDER']._serialized_start=2359
-  _globals['_KEEPFOLDER']._serialized_end=2371
-  _globals['_LISTFOLDER']._serialized_start=2373
-  _globals['_LISTFOLDER']._serialized_end=2399
-  _globals['_READFILE']._serialized_start=2401
-  _globals['_READFILE']._serialized_end=2458
-  _globals['_WRITEFILE']._serialized_start=2460
-  _globals['_WRITEFILE']._serialized_end=2544
-  _globals['_FOLDERANSWER']._serialized_start=2547
-  _globals['_FOLDERANSWER']._serialized_end=2814
-  _globals['_KEEPFILESREQUEST']._serialized_start=2816
-  _globals['_KEEPFILESREQUEST']._serialized_end=2864
-  _globals['_KEEPFILESRESPONSE']._serialized_start=2866
-  _globals['_KEEPFILESRESPONSE']._serialized_end=2942
-  _globals['_DOWNLOADFILEREQUEST']._serialized_start=2944
-  _globals['_DOWNLOADFILEREQUEST']._serialized_end=3047
-  _globals['_DOWNLOADFILERESPONSE']._serialized_start=3049
-  _globals['_DOWNLOADFILERESPONSE']._serialized_end=3174
+  _globals['_LISTFILESREQUEST']._serialized_start=1384
+  _globals['_LISTFILESREQUEST']._serialized_end=1539
+  _globals['_LISTFILESRESPONSE']._serialized_start=1541
+  _globals['_LISTFILESRESPONSE']._serialized_end=1663
+  _globals['_ITEMFILES']._serialized_start=1665
+  _globals['_ITEMFILES']._serialized_end=1763
+  _globals['_JOBRESULTS']._serialized_start=1765
+  _globals['_JOBRESULTS']._serialized_end=1836
+  _globals['_RANKFILES']._serialized_start=1839
+  _globals['_RANKFILES']._serialized_end=2133
+  _globals['_ACCESSEDFILES']._serialized_start=2135
+  _globals['_ACCESSEDFILES']._serialized_end=2180
+  _globals['_ACCESSFILESREQUEST']._serialized_start=2182
+  _globals['_ACCESSFILESREQUEST']._serialized_end=2307
+  _globals['_ACCESSFILESRESPONSE']._serialized_start=2309
+  _globals['_ACCESSFILESRESPONSE']._serialized_end=2390
+  _globals['_FOLDERQUESTION']._serialized_start=2393
+  _globals['_FOLDERQUESTION']._serialized_end=2579
+  _globals['_KEEPFOLDER']._serialized_start=2581
+  _globals['_KEEPFOLDER']._serialized_end=2593
+  _globals['_LISTFOLDER']._serialized_start=2595
+  _globals['_LISTFOLDER']._serialized_end=2621
+  _globals['_READFILE']._serialized_start=2623
+  _globals['_READFILE']._serialized_end=2680
+  _globals['_WRITEFILE']._serialized_start=2682
+  _globals['_WRITEFILE']._serialized_end=2766
+  _globals['_FOLDERANSWER']._serialized_start=2769
+  _globals['_FOLDERANSWER']._serialized_end=3036
+  _globals['_KEEPFILESREQUEST']._serialized_start=3038
+  _globals['_KEEPFILESREQUEST']._serialized_end=3086
+  _globals['_KEEPFILESRESPONSE']._serialized_start=3088
+  _globals['_KEEPFILESRESPONSE']._serialized_end=3164
+  _globals['_DOWNLOADFILEREQUEST']._serialized_start=3166
+  _globals['_DOWNLOADFILEREQUEST']._serialized_end=3269
+  _globals['_DOWNLOADFILERESPONSE']._serialized_start=3271
+  _globals['_DOWNLOADFILERESPONSE']._serialized_end=3396
 # @@protoc_insertion_point(module_scope)

@@ -504,24 +504,41 @@ class ListFilesRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FIRST_INDEX_FIELD_NUMBER: _builtins.int
+    LAST_INDEX_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job's id."""
     page_size: _builtins.int
-    """Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left."""
+    """Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left. Of an array a page ends with
+    the item that fills it: 0 is 1,000 files then, and no page has more than 100 items.
+    """
     page_token: _builtins.str
     """Where to go on."""
+    first_index: _builtins.int
+    """Of an array only items with this index or a higher one; absent means from the first."""
+    last_index: _builtins.int
+    """Of an array only items with this index or a lower one; absent means to the last."""
     def __init__(
         self,
         *,
         job_id: _builtins.int = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        first_index: _builtins.int | None = ...,
+        last_index: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_index", b"_first_index", "_last_index", b"_last_index", "first_index", b"first_index", "last_index", b"last_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_index", b"_first_index", "_last_index", b"_last_index", "first_index", b"first_index", "job_id", b"job_id", "last_index", b"last_index", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first_index: _TypeAlias = _typing.Literal["first_index"]  # noqa: Y015
+    _WhichOneofArgType__first_index: _TypeAlias = _typing.Literal["_first_index", b"_first_index"]  # noqa: Y015
+    _WhichOneofReturnType__last_index: _TypeAlias = _typing.Literal["last_index"]  # noqa: Y015
+    _WhichOneofArgType__last_index: _TypeAlias = _typing.Literal["_last_index", b"_last_index"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_index) -> _WhichOneofReturnType__first_index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_index) -> _WhichOneofReturnType__last_index | None: ...
 
 Global___ListFilesRequest: _TypeAlias = ListFilesRequest  # noqa: Y015
 
@@ -535,25 +552,67 @@ class ListFilesResponse(_message.Message):
 
     RANKS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Where to go on; empty on the last page."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankFiles]:
-        """What each rank left; on every page all ranks, and of the files those of the page."""
+        """What each rank left; on every page all ranks, and of the files those of the page. Empty for an array."""
+
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemFiles]:
+        """Of an array what each of its items left, in the order of their indices."""
 
     def __init__(
         self,
         *,
         ranks: _abc.Iterable[Global___RankFiles] | None = ...,
         next_page_token: _builtins.str = ...,
+        items: _abc.Iterable[Global___ItemFiles] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "ranks", b"ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "next_page_token", b"next_page_token", "ranks", b"ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListFilesResponse: _TypeAlias = ListFilesResponse  # noqa: Y015
+
+@_typing.final
+class ItemFiles(_message.Message):
+    """ItemFiles is what one item of an array left. Its files are downloaded by the id of the item."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """The item's index."""
+    job_id: _builtins.int
+    """The item's own id."""
+    message: _builtins.str
+    """Why there are no ranks; empty where there are."""
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankFiles]:
+        """What each rank of it left; empty where there is nothing."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        job_id: _builtins.int = ...,
+        ranks: _abc.Iterable[Global___RankFiles] | None = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "job_id", b"job_id", "message", b"message", "ranks", b"ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemFiles: _TypeAlias = ItemFiles  # noqa: Y015
 
 @_typing.final
 class JobResults(_message.Message):

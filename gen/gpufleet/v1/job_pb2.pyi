@@ -761,6 +761,51 @@ class InputFolder(_message.Message):
 Global___InputFolder: _TypeAlias = InputFolder  # noqa: Y015
 
 @_typing.final
+class JobInput(_message.Message):
+    """JobInput gives a job files that another one left (JobSpec.results of that one), from its newest attempt that left any. Each
+    rank gets a copy of its own, beside the files that go with the job. Each item of an array, and each rank of a job on several
+    nodes, has a folder of its own: item-3/out/a, rank-0/out/a, item-3/rank-0/out/a.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PATTERN_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARRAY_INDEX_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """The job that left them: an array for all of its items. The caller must be allowed to download them, at submit and when
+    they are laid out. A job that has not ended is waited for as by `after` with OK, unless `after` names it itself.
+    """
+    pattern: _builtins.str
+    """Which of its files: a line as those of `results`, such as "out/**"; 1,024 bytes at most. A job for which nothing is chosen
+    ends with INPUT_UNUSABLE.
+    """
+    name: _builtins.str
+    """A folder that they lie in, by the same rules as the path of an InputFile; empty, the default, for none. A file lies at the
+    path that it had, below that folder.
+    """
+    array_index: _builtins.int
+    """Of an array the index of one item, which is meant alone; absent for all. A job is given back with the id of the item."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        pattern: _builtins.str = ...,
+        name: _builtins.str = ...,
+        array_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "array_index", b"array_index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "array_index", b"array_index", "job_id", b"job_id", "name", b"name", "pattern", b"pattern"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
+    _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__array_index) -> _WhichOneofReturnType__array_index | None: ...
+
+Global___JobInput: _TypeAlias = JobInput  # noqa: Y015
+
+@_typing.final
 class JobEnvironment(_message.Message):
     """JobEnvironment says how the Python environment of a job is made of the files that go with it. Its node makes it once for
     the same content and keeps it; the job begins in it. Exactly one of the fields is set.
@@ -999,6 +1044,7 @@ class JobSpec(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     KEEP_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     CONTAINER_FIELD_NUMBER: _builtins.int
@@ -1192,6 +1238,12 @@ class JobSpec(_message.Message):
         """
 
     @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobInput]:
+        """Files that other jobs left, which lie in the folder of its files, too; 100 at most. A job has such a folder then. A file
+        that lies where another one does, or below one, ends the job with INPUT_UNUSABLE.
+        """
+
+    @_builtins.property
     def environment(self) -> Global___JobEnvironment:
         """The Python environment that it begins in; absent for none. Files must go with the job."""
 
@@ -1254,13 +1306,14 @@ class JobSpec(_message.Message):
         folder: Global___InputFolder | None = ...,
         results: _abc.Iterable[_builtins.str] | None = ...,
         keep: _abc.Iterable[_builtins.str] | None = ...,
+        inputs: _abc.Iterable[Global___JobInput] | None = ...,
         environment: Global___JobEnvironment | None = ...,
         group: _builtins.str = ...,
         container: Global___ContainerSettings | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "container", b"container", "environment", b"environment", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "container", b"container", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "group", b"group", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "keep", b"keep", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "container", b"container", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "group", b"group", "hidden_fields", b"hidden_fields", "input", b"input", "inputs", b"inputs", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "keep", b"keep", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1210,6 +1210,7 @@ class Launch(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
     SECRET_VARIABLES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
@@ -1324,6 +1325,12 @@ class Launch(_message.Message):
         """What of the folder of its files is brought to the scheduler when the rank has ended, as in the job's spec."""
 
     @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobInput]:
+        """Files that other jobs left, as in its spec: the agent asks FetchBlob which folders these are, and lays them out behind the
+        other files. A launch for which nothing is chosen, or that has a file in the same place, is refused (INPUT_UNUSABLE).
+        """
+
+    @_builtins.property
     def secret_variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the variables in env that hold secrets. Their values are for the process alone: nothing writes them down, and
         what is told of the attempt by a command is told without them.
@@ -1384,6 +1391,7 @@ class Launch(_message.Message):
         files: _abc.Iterable[_job_pb2.InputFile] | None = ...,
         folder: _job_pb2.InputFolder | None = ...,
         results: _abc.Iterable[_builtins.str] | None = ...,
+        inputs: _abc.Iterable[_job_pb2.JobInput] | None = ...,
         secret_variables: _abc.Iterable[_builtins.str] | None = ...,
         origin: _builtins.str = ...,
         environment: _job_pb2.JobEnvironment | None = ...,
@@ -1395,7 +1403,7 @@ class Launch(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "kept", b"kept", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "slot", b"slot", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "is_gang", b"is_gang", "keep", b"keep", "kept", b"kept", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "inputs", b"inputs", "is_gang", b"is_gang", "keep", b"keep", "kept", b"kept", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1980,13 +1988,23 @@ class OpenFilesCommand(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    ONLY_RESULTS_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.str
     """Id of the channel, named in the agent's call."""
     user: _builtins.str
     """The job's user, by whose rights it is reached."""
+    only_results: _builtins.bool
+    """For somebody else than its owner and admins: only plain files that `results` choose are listed and read, and nothing is
+    written. The agent confirms it in its first message; the scheduler goes no further without that.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
+
+    @_builtins.property
+    def results(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the job leaves, as in its spec."""
 
     def __init__(
         self,
@@ -1994,10 +2012,12 @@ class OpenFilesCommand(_message.Message):
         channel_id: _builtins.str = ...,
         key: Global___AttemptKey | None = ...,
         user: _builtins.str = ...,
+        only_results: _builtins.bool = ...,
+        results: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "only_results", b"only_results", "results", b"results", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2693,12 +2713,15 @@ class CarryFilesRequest(_message.Message):
     PROBLEM_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
+    ONLY_RESULTS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.str
     """The channel's id; in the first message, which says that the folder is there, or why not."""
     problem: _builtins.str
     """In the first message: one sentence on why there is no folder to be reached; empty when there is."""
     reason: _builtins.str
     """Beside a problem: the reason of the error table."""
+    only_results: _builtins.bool
+    """In the first message: whether nothing but what the job's results choose is reached, as was asked for."""
     @_builtins.property
     def answer(self) -> _files_pb2.FolderAnswer:
         """A part of an answer; in every other message."""
@@ -2710,10 +2733,11 @@ class CarryFilesRequest(_message.Message):
         problem: _builtins.str = ...,
         reason: _builtins.str = ...,
         answer: _files_pb2.FolderAnswer | None = ...,
+        only_results: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "channel_id", b"channel_id", "problem", b"problem", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "channel_id", b"channel_id", "only_results", b"only_results", "problem", b"problem", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2759,6 +2783,7 @@ class FetchBlobRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     CHECK_REQUEST_FIELD_NUMBER: _builtins.int
+    WANTS_INPUTS_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """SHA-256 of the file, in lower-case hexadecimal."""
     offset: _builtins.int
@@ -2769,6 +2794,8 @@ class FetchBlobRequest(_message.Message):
     """The agent's incarnation, as registered."""
     check_request: _builtins.int
     """The request of the check that it is for; 0 for a rank."""
+    wants_inputs: _builtins.bool
+    """Whether its InputSources are wanted in place of a file; the digest is empty then, and the offset 0."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """The rank that it is for; absent for a check."""
@@ -2782,14 +2809,77 @@ class FetchBlobRequest(_message.Message):
         incarnation: _builtins.int = ...,
         key: Global___AttemptKey | None = ...,
         check_request: _builtins.int = ...,
+        wants_inputs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_request", b"check_request", "digest", b"digest", "incarnation", b"incarnation", "key", b"key", "node", b"node", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_request", b"check_request", "digest", b"digest", "incarnation", b"incarnation", "key", b"key", "node", b"node", "offset", b"offset", "wants_inputs", b"wants_inputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchBlobRequest: _TypeAlias = FetchBlobRequest  # noqa: Y015
+
+@_typing.final
+class InputSources(_message.Message):
+    """InputSources says where the files are that Launch.inputs name. It is fetched as a file is, in the binary format."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputSource]:
+        """In the order of the inputs."""
+
+    def __init__(
+        self,
+        *,
+        sources: _abc.Iterable[Global___InputSource] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputSources: _TypeAlias = InputSources  # noqa: Y015
+
+@_typing.final
+class InputSource(_message.Message):
+    """InputSource is what one rank of another job left, of which an input chooses files."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    input: _builtins.int
+    """Place of the input in Launch.inputs, from 0."""
+    digest: _builtins.str
+    """SHA-256 of its FolderManifest, which is fetched as a file, and so are its chunks; 64 hexadecimal digits."""
+    folder: _builtins.str
+    """Folder that its files lie in, in that of the rank; empty for none."""
+    words: _builtins.str
+    """What to call it in a sentence, such as "rank 1 of job 41"."""
+    size_bytes: _builtins.int
+    """Size of the manifest in bytes."""
+    def __init__(
+        self,
+        *,
+        input: _builtins.int = ...,
+        digest: _builtins.str = ...,
+        folder: _builtins.str = ...,
+        words: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "folder", b"folder", "input", b"input", "size_bytes", b"size_bytes", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputSource: _TypeAlias = InputSource  # noqa: Y015
 
 @_typing.final
 class FetchBlobResponse(_message.Message):

@@ -519,8 +519,9 @@ class SchedulerServicer:
 
     def AccessFiles(self, request_iterator, context):
         """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
-        other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
-        NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
+        other, by the rights of the job's user and nowhere else. For who may type to the job; who may read what it writes lists
+        and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
+        OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

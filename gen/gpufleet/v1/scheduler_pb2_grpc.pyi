@@ -86,8 +86,9 @@ class SchedulerStub:
     """
     AccessFiles: _grpc.StreamStreamMultiCallable[_files_pb2.AccessFilesRequest, _files_pb2.AccessFilesResponse]
     """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
-    other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
-    NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
+    other, by the rights of the job's user and nowhere else. For who may type to the job; who may read what it writes lists
+    and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
+    OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
     """
     KeepFiles: _grpc.UnaryUnaryMultiCallable[_files_pb2.KeepFilesRequest, _files_pb2.KeepFilesResponse]
     """KeepFiles stores what a rank of a running job keeps for the next attempt (JobSpec.keep), as it is now, and answers when all
@@ -275,8 +276,9 @@ class SchedulerAsyncStub(SchedulerStub):
     """
     AccessFiles: _aio.StreamStreamMultiCallable[_files_pb2.AccessFilesRequest, _files_pb2.AccessFilesResponse]  # type: ignore[assignment]
     """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
-    other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
-    NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
+    other, by the rights of the job's user and nowhere else. For who may type to the job; who may read what it writes lists
+    and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
+    OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
     """
     KeepFiles: _aio.UnaryUnaryMultiCallable[_files_pb2.KeepFilesRequest, _files_pb2.KeepFilesResponse]  # type: ignore[assignment]
     """KeepFiles stores what a rank of a running job keeps for the next attempt (JobSpec.keep), as it is now, and answers when all
@@ -563,8 +565,9 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_files_pb2.AccessFilesResponse], _abc.AsyncIterator[_files_pb2.AccessFilesResponse]]:
         """AccessFiles reaches into the folder of a job that runs: its files are listed, read and written, one question after the
-        other, by the rights of the job's user and nowhere else. For who may type to the job. Errors: JOB_NOT_RUNNING,
-        NODE_UNREACHABLE, TOO_MANY_STREAMS, and FILE_NOT_FOUND for a job that has no folder of its own.
+        other, by the rights of the job's user and nowhere else. For who may type to the job; who may read what it writes lists
+        and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
+        OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
         """
 
     @_abc_1.abstractmethod

@@ -53,6 +53,8 @@ class OptionKind(Enum):
     AFTER = auto()
     RLIMITS = auto()
     FILES = auto()
+    INPUTS = auto()
+    """JOB:PATTERN or JOB:PATTERN=NAME, repeated."""
     LINES = auto()
     """Lines as they are, repeated."""
     FOLDER = auto()
@@ -307,6 +309,16 @@ class JobOptions:
             "repeatable.",
         ),
         Sets("keep", OptionKind.LINES),
+    ] = None
+    input: Annotated[
+        list[str] | None,
+        process(
+            "--input",
+            metavar="JOB:PATTERN",
+            help="Files that another job left, in its folder: '41:out/**'; of an item, in a folder called models: "
+            "'41.3:*.pt=models'. It waits for that job's success, as with --after. Repeatable.",
+        ),
+        Sets("inputs", OptionKind.INPUTS),
     ] = None
     requirements: Annotated[
         str | None,

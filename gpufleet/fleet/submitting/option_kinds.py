@@ -21,6 +21,7 @@ from gpufleet.v1 import job_pb2 as pb
 from ..reading import check_known, names, pairs, read
 from .input_files import input_file_text, input_files
 from .input_folder import input_folder, input_folder_text
+from .job_inputs import job_input, job_input_text
 from .job_options import JobOption, OptionKind
 from .mounts import mount, mount_text
 
@@ -353,6 +354,7 @@ READ: Mapping[OptionKind, Callable[[JobOption, Any], object]] = {
     OptionKind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
     OptionKind.FILES: lambda option, typed: input_files(typed),
     OptionKind.FOLDER: lambda option, typed: input_folder(typed),
+    OptionKind.INPUTS: lambda option, typed: [job_input(option.flag, text) for text in typed],
     OptionKind.LINES: lambda option, typed: [_text(option, text) for text in typed],
     OptionKind.MOUNTS: lambda option, typed: [mount(option.flag, text) for text in typed],
     OptionKind.SECRETS: lambda option, typed: named_secrets(typed),
@@ -382,6 +384,7 @@ SHOW: Mapping[OptionKind, Callable[[Any, Any], Values]] = {
     OptionKind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
     OptionKind.FILES: lambda value, usual: [input_file_text(each) for each in value],
     OptionKind.FOLDER: lambda value, usual: (input_folder_text(value),),
+    OptionKind.INPUTS: lambda value, usual: [job_input_text(each) for each in value],
     OptionKind.LINES: lambda value, usual: list(value),
     OptionKind.MOUNTS: lambda value, usual: [mount_text(each) for each in value],
     OptionKind.SECRETS: lambda value, usual: [secret_text(variable, value[variable]) for variable in sorted(value)],

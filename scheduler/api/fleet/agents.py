@@ -51,6 +51,7 @@ from ...wire.validate_reports import (
 )
 from ..answers import Calls, reply_of
 from ..inside.tunnels import Tunnels
+from ..jobs.input_sources import InputSources
 from ..long_streams import first_of, let_end, write_all
 from ..output.attaching import serve_channel
 from ..output.channels import Channels
@@ -88,12 +89,16 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     _record_beat: Callable[[NodeName, Iterable[DeviceReading]], None] = lambda node, readings: None
     _origins: Origins | None = None
     _positions: StorePositions | None = None
+    _output_is_shared: Callable[[], bool] = lambda: False
     _reports: set[asyncio.Future[Reply]] = field(default_factory=set, init=False)
     _told: dict[NodeName, asyncio.Event] = field(default_factory=dict, init=False)
     _failures: NoticeFailures = field(init=False)
+    _inputs: InputSources = field(init=False)
 
     def __post_init__(self) -> None:
         self._failures = NoticeFailures(self._engine)
+        if self._blobs is not None:
+            self._inputs = InputSources(self._engine, self._blobs, self._output_is_shared)
 
     async def Register(self, request: node_agent_pb2.RegisterRequest, context: Any) -> node_agent_pb2.RegisterResponse:
         """Take a node in and tell its agent the rules."""
@@ -430,7 +435,8 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         """A file of an attempt that is placed on the node, from an offset on."""
         assert self._blobs is not None
         check_own_node(self._engine.view, caller(), node_name(request.node))
-        async with aclosing(pieces_of(self._engine.view.durable, self._links, self._blobs, request)) as pieces:
+        durable, inputs = self._engine.view.durable, self._inputs
+        async with aclosing(pieces_of(durable, self._links, self._blobs, inputs, request)) as pieces:
             async for piece in pieces:
                 yield piece
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.jobs.files import is_digest
+from gpufleet.jobs.files import PIECE_BYTES_MAX, is_digest
 from gpufleet.jobs.folders import ManifestError
 
 from ...blobs.reading import pieces_from
@@ -18,33 +18,62 @@ from ...state.jobs import Job, folders_of
 from ...state.specs import InputFolder
 from ...wire.convert import rank_key
 from ...wire.validate import node_name
+from ..jobs.input_sources import InputSources
 
 OWN_STEP = "Nothing: a node fetches the files of its own attempts alone."
 
 
 async def pieces_of(
-    durable: Durable, links: Links, blobs: BlobStore, request: pb.FetchBlobRequest
+    durable: Durable, links: Links, blobs: BlobStore, inputs: InputSources, request: pb.FetchBlobRequest
 ) -> AsyncGenerator[pb.FetchBlobResponse, None]:
-    """The bytes from the offset on. Errors: PERMISSION_DENIED, FILE_NOT_UPLOADED, OFFSET_OUT_OF_RANGE."""
+    """The bytes from the offset on. Errors: PERMISSION_DENIED, FILE_NOT_UPLOADED, OFFSET_OUT_OF_RANGE.
+
+    Of what other jobs left also INPUT_UNUSABLE, and CONFLICT while it is still coming.
+    """
+    if request.wants_inputs:
+        sources = await inputs.of_attempt(job_of(durable, request), request.key.attempt)
+        found = pb.InputSources(
+            sources=[
+                pb.InputSource(
+                    input=each.input,
+                    digest=each.digest,
+                    size_bytes=each.size_bytes,
+                    folder=each.folder,
+                    words=each.words,
+                )
+                for each in sources
+            ]
+        ).SerializeToString()
+        for offset in range(0, len(found), PIECE_BYTES_MAX):
+            yield pb.FetchBlobResponse(data=found[offset : offset + PIECE_BYTES_MAX], offset=offset)
+        return
     if not is_digest(request.digest):
         raise invalid("digest", "is not a SHA-256 in lower-case hexadecimal", next_step="name a file of the launch")
     if request.check_request:
         owner = _owner_of_check(links, request)
     else:
         job = job_of(durable, request)
-        if not await blobs.on_thread(_is_named, blobs, job, request.digest):
-            raise GpufleetError(
-                Reason.PERMISSION_DENIED,
-                f"no attempt that is placed on node {request.node} names this file",
-                next_step=OWN_STEP,
-            )
-        owner = job.user
+        owner = await _owner_of_file(blobs, inputs, job, request)
     reader = await blobs.on_thread(blobs.open, owner, request.digest)
     if reader is None:
         raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {request.digest} of {owner} is not stored any more")
     async with aclosing(pieces_from(blobs, reader, request.offset)) as pieces:
         async for offset, data in pieces:
             yield pb.FetchBlobResponse(data=data, offset=offset)
+
+
+async def _owner_of_file(blobs: BlobStore, inputs: InputSources, job: Job, request: pb.FetchBlobRequest) -> UserName:
+    """Whose file it is that the job names, or that another one left for it. Errors: PERMISSION_DENIED."""
+    if await blobs.on_thread(_is_named, blobs, job, request.digest):
+        return job.user
+    owner = await inputs.owner_of(job, request.key.attempt, request.digest) if job.spec.inputs else None
+    if owner is not None:
+        return owner
+    raise GpufleetError(
+        Reason.PERMISSION_DENIED,
+        f"no attempt that is placed on node {request.node} names this file",
+        next_step=OWN_STEP,
+    )
 
 
 def _owner_of_check(links: Links, request: pb.FetchBlobRequest) -> UserName:

@@ -1,6 +1,7 @@
 """The Scheduler service: people who reach into running jobs. Each method is one RPC.
 
 The owner of a job and admins may, and who is let in is written down in the job's story before the first byte passes.
+Who may read what a job writes reaches the files of its folder that its --download chooses, too (rule 4.59).
 """
 
 from collections import Counter, OrderedDict
@@ -23,6 +24,7 @@ from ..jobs.finding import JobsFound
 from ..jobs.starting import until_started
 from ..long_streams import first_of
 from ..roles import caller
+from ..sight import Sight
 from .executing import check_start, relay_command, story_line
 from .files import relay_files
 from .keeping import check_keeps, kept_by
@@ -101,14 +103,27 @@ class EnteringCalls(JobsFound):
         if first.HasField("question") or first.data:
             raise invalid("question", "comes before the folder is reached", next_step="send the target alone first")
         job = await self.find(first.target.job_id)
-        self.check_owner(job)
+        only = self._only_results_of(job)
         self.check_has_output(job)
         with self._one_of(caller().user), self.one_stream():
             node, key = await self._place(job, first.target.rank, "target.rank")
-            async with self.tunnels.to_files(node, key, job.user) as side:
+            async with self.tunnels.to_files(node, key, job.user, only) as side:
                 await self._write_down(key, files=True)
                 await context.write(FilesResponse(attempt=key.attempt))
-                await relay_files(request_iterator, context, side, self.blobs)
+                await relay_files(request_iterator, context, side, self.blobs, may_write=only is None)
+
+    def _only_results_of(self, job: Job) -> tuple[str, ...] | None:
+        """The lines that choose what the caller reaches of a folder; None for all of it, for its owner and admins.
+
+        Errors: OUTPUT_PRIVATE, NOT_YOUR_JOB where no line chooses anything.
+        """
+        if Sight.of_caller(self.facts).is_whole(job.user):
+            return None
+        self.check_may_read(job)
+        if not job.spec.results:
+            why = f"job {job.id} belongs to {job.user}, and no --download of it chooses files for others"
+            raise GpufleetError(Reason.NOT_YOUR_JOB, why)
+        return job.spec.results
 
     async def KeepFiles(self, request: files_pb2.KeepFilesRequest) -> files_pb2.KeepFilesResponse:
         """Have what a rank of a running job keeps stored for the next attempt; return once all of it is."""

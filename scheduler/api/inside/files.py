@@ -15,14 +15,18 @@ Request = files_pb2.AccessFilesRequest
 Response = files_pb2.AccessFilesResponse
 
 
-async def relay_files(requests: AsyncIterator[Request], context: Any, side: AgentSide, blobs: BlobStore) -> None:
-    """Until the person asks no more, or one side has gone. Errors: INVALID_ARGUMENT, FILE_TOO_LARGE."""
+async def relay_files(
+    requests: AsyncIterator[Request], context: Any, side: AgentSide, blobs: BlobStore, *, may_write: bool
+) -> None:
+    """Until the person asks no more, or one side has gone. Errors: INVALID_ARGUMENT, FILE_TOO_LARGE, NOT_YOUR_JOB."""
 
     async def up(request: Request) -> bool:
         if request.HasField("target"):
             raise invalid("target", "belongs into the first message only")
         if len(request.data) > PIECE_BYTES_MAX:
             raise invalid("data", f"holds {len(request.data):,} bytes; at most {PIECE_BYTES_MAX:,} a message")
+        if not may_write and (request.question.HasField("write") or request.data):
+            raise GpufleetError(Reason.NOT_YOUR_JOB, "only the job's owner and admins write into its folder")
         most, size = blobs.file_bytes_max, request.question.write.size_bytes
         if size > most:
             why = f"the file has {size:,} bytes; at most {most:,} are taken"

@@ -71,14 +71,25 @@ class Tunnels:
             yield side
 
     @asynccontextmanager
-    async def to_files(self, node: NodeName, key: RankKey, user: UserName) -> AsyncIterator[AgentSide]:
-        """The folder of a rank, by the rights of its user. Errors: NODE_UNREACHABLE, and what the agent says."""
+    async def to_files(
+        self, node: NodeName, key: RankKey, user: UserName, only: tuple[str, ...] | None = None
+    ) -> AsyncIterator[AgentSide]:
+        """The folder of a rank, by the rights of its user; with `only` no more of it than these lines choose.
+
+        Errors: NODE_UNREACHABLE, what the agent says, and NOT_BUILT where it cannot keep to `only`.
+        """
 
         def command(channel_id: str) -> node_agent_pb2.HeartbeatResponse:
             opens = node_agent_pb2.OpenFilesCommand(channel_id=channel_id, key=key_to_proto(key), user=user)
+            if only is not None:
+                opens.only_results = True
+                opens.results.extend(only)
             return node_agent_pb2.HeartbeatResponse(open_files=opens)
 
         async with self._opened(node, command) as side:
+            if only is not None and not side.first.only_results:  # an agent of before would show all of it
+                why = f"the agent of node {node} cannot show the chosen files of a folder alone"
+                raise GpufleetError(Reason.NOT_BUILT, why, next_step="an admin updates the agent")
             yield side
 
     @asynccontextmanager

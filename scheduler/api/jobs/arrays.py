@@ -1,6 +1,6 @@
 """Arrays as people see them: one line with counts, and pages of items."""
 
-from gpufleet.v1 import job_pb2, scheduler_pb2
+from gpufleet.v1 import files_pb2, job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.jobs.run_protos import exit_to_proto
@@ -10,6 +10,7 @@ from ...policy.explain import next_item
 from ...state.attempts import Attempt, EndedAttempt
 from ...state.durable import Durable
 from ...state.ids import JobId
+from ...state.indices import Indices
 from ...state.jobs import Deferred, Finished, Held, Items, Job, Queued, Running, Starting, Stopping, item_ended_together
 from ...state.specs import Outcome
 from ...wire.convert import timestamp
@@ -108,7 +109,7 @@ async def find_job(engine: Engine, job_id: JobId) -> Job | None:
 
 async def failed_indices(engine: Engine, array: Job) -> list[int]:
     """The indices of the items that have failed so far, in rising order."""
-    items = _items(array)
+    items = items_of(array)
     tally = items.ended or engine.view.durable.tally(array.id)
     last = JobId(array.id + items.indices.count)
     failed = await engine.on_store_thread(lambda: engine.store.failed_items(array.id, last))
@@ -122,15 +123,12 @@ async def page_of_items(
     engine: Engine, array: Job, request: scheduler_pb2.ListArrayItemsRequest, position: int, size: int
 ) -> tuple[list[scheduler_pb2.ArrayItem], int | None]:
     """At most `size` items from a position on, and the position behind them where there are more."""
-    indices = _items(array).indices
-    end = indices.first_from(request.last_index + 1) if request.HasField("last_index") else indices.count
-    if request.HasField("first_index"):
-        position = max(position, indices.first_from(request.first_index))
+    position, end = positions_in(items_of(array).indices, request, position)
     found: list[scheduler_pb2.ArrayItem] = []
     scanned = 0
     while position < end and len(found) < size and scanned < ITEMS_SCANNED_MAX:
         step = min(ITEMS_READ if request.states else size - len(found), end - position)
-        for job in await _items_at(engine, array, position, position + step):
+        for job in await items_at(engine, array, position, position + step):
             position += 1
             item = item_proto(array, job)
             if not request.states or item.state in request.states:
@@ -141,9 +139,19 @@ async def page_of_items(
     return found, position if position < end else None
 
 
-async def _items_at(engine: Engine, array: Job, begin: int, end: int) -> list[Job]:
+def positions_in(
+    indices: Indices, request: scheduler_pb2.ListArrayItemsRequest | files_pb2.ListFilesRequest, position: int
+) -> tuple[int, int]:
+    """Where a list of items begins that goes on at a position, and where it ends."""
+    end = indices.first_from(request.last_index + 1) if request.HasField("last_index") else indices.count
+    if request.HasField("first_index"):
+        position = max(position, indices.first_from(request.first_index))
+    return position, end
+
+
+async def items_at(engine: Engine, array: Job, begin: int, end: int) -> list[Job]:
     """The items at these positions, each as it is. All are live, have ended together, or are in the store by then."""
-    durable, items = engine.view.durable, _items(array)
+    durable, items = engine.view.durable, items_of(array)
     ids = [JobId(array.id + 1 + position) for position in range(begin, end)]
     jobs = {item: job for item in ids if (job := durable.jobs.get(item)) is not None}
     tally = items.ended or durable.tally(array.id)
@@ -164,7 +172,7 @@ def item_proto(array: Job, job: Job) -> scheduler_pb2.ArrayItem:
     starts = [] if attempt is None else [rank.started_at for rank in attempt.ranks if rank.started_at is not None]
     finished = job.state if isinstance(job.state, Finished) else None
     return scheduler_pb2.ArrayItem(
-        index=_items(array).indices.at(job.id - array.id - 1),
+        index=items_of(array).indices.at(job.id - array.id - 1),
         job_id=job.id,
         state=state_of(job),
         exit=exit_to_proto(finished.exit) if finished is not None else None,
@@ -177,7 +185,8 @@ def item_proto(array: Job, job: Job) -> scheduler_pb2.ArrayItem:
     )
 
 
-def _items(array: Job) -> Items:
+def items_of(array: Job) -> Items:
+    """The items of an array. Errors: NOT_AN_ARRAY."""
     if array.items is None:
         what = f"job {array.id} is no array" + (f", but an item of array {array.array}" if array.array else "")
         raise GpufleetError(Reason.NOT_AN_ARRAY, what)

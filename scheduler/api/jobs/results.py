@@ -18,13 +18,19 @@ from ...blobs.folders import IndexedFolder
 from ...blobs.results import Stored
 from ...blobs.store import BlobStore
 from ...state.ids import JobId, UserName
-from ...state.jobs import Job
+from ...state.indices import Indices
+from ...state.jobs import Finished, Job
 from ...state.units import Span, after
 from ...wire.convert import timestamp
+from ...wire.digests import query_of
 from ..paging import PAGE_SIZE_MAX, PageTokens
 from ..sight import Sight
+from .arrays import items_at, items_of, positions_in
 from .finding import JobsFound
 from .what_came import RankLeft, left_by_ranks
+
+ITEMS_LISTED_MAX = 100
+"""Items of an array on a page."""
 
 FilePosition = tuple[int, int]
 """A rank, and which of its files."""
@@ -57,8 +63,15 @@ class ResultCalls(JobsFound):
     one_stream: Callable[[], AbstractContextManager[None]]
 
     async def ListFiles(self, request: files_pb2.ListFilesRequest) -> files_pb2.ListFilesResponse:
-        """What each rank of the newest attempt left of which anything is stored or still to come."""
+        """What each rank of the newest attempt left of which anything is stored or still to come.
+
+        Of an array it is what each item left. Errors: NOT_AN_ARRAY where items of another job are named.
+        """
         job = await self._read_job(request.job_id)
+        if job.items is not None:
+            return await self._files_of_items(job, job.items.indices, request)
+        if request.HasField("first_index") or request.HasField("last_index"):
+            items_of(job)
         query, size = f"files {job.id}", _page_size(request.page_size)
         cursor = self.pages.read(query, request.page_token)
         ranks = await left_by_ranks(self.engine, self.blobs, job)
@@ -71,8 +84,9 @@ class ResultCalls(JobsFound):
     async def DownloadFile(
         self, request: files_pb2.DownloadFileRequest
     ) -> AsyncIterator[files_pb2.DownloadFileResponse]:
-        """The bytes of a file from the offset on, all of them or a part."""
+        """The bytes of a file from the offset on, all of them or a part. Errors: IS_AN_ARRAY, and those of a file."""
         job = await self._read_job(request.job_id)
+        self.check_has_output(job)
         if request.length_bytes < 0:
             raise invalid("length_bytes", f"is {request.length_bytes:,}", next_step="leave it out for all of the file")
         ranks = await left_by_ranks(self.engine, self.blobs, job)
@@ -86,6 +100,31 @@ class ResultCalls(JobsFound):
                 if is_first:
                     piece.size_bytes, piece.version, is_first = file.size_bytes, file.version, False
                 yield piece
+
+    async def _files_of_items(
+        self, array: Job, indices: Indices, request: files_pb2.ListFilesRequest
+    ) -> files_pb2.ListFilesResponse:
+        """A page of the items of an array; it ends with the item that fills it."""
+        query = query_of(request)
+        cursor, room = self.pages.read(query, request.page_token), _page_size(request.page_size) or PAGE_SIZE_MAX
+        position, end = positions_in(indices, request, cursor[0] if cursor else 0)
+        answer, kept = files_pb2.ListFilesResponse(), self.facts.results_kept()
+        last = min(end, position + ITEMS_LISTED_MAX)
+        for item in await items_at(self.engine, array, position, last):
+            ranks = await left_by_ranks(self.engine, self.blobs, item)
+            listed, _ = await self.blobs.on_thread(_listed, self.blobs, ranks, kept, (0, 0), None)
+            index = indices.at(item.id - array.id - 1)
+            why = "" if ranks else _why_nothing(item)
+            answer.items.add(index=index, job_id=item.id, ranks=listed.ranks, message=why)
+            room -= sum(rank.file_count for rank in listed.ranks)
+            if room <= 0:
+                position = item.id - array.id
+                break
+        else:
+            position = last
+        if position < end:
+            answer.next_page_token = self.pages.sign(query, [position])
+        return answer
 
     async def _pieces(
         self, file: _File, request: files_pb2.DownloadFileRequest
@@ -109,6 +148,13 @@ class ResultCalls(JobsFound):
         job = await self.find(job_id)
         Sight.of_caller(self.facts).check_reads(job.id, job.user)
         return job
+
+
+def _why_nothing(job: Job) -> str:
+    """Of a job of which nothing is known that it left: why that is."""
+    if not job.spec.results:
+        return "it was submitted without --download"
+    return "it never ran" if isinstance(job.state, Finished) else "it has not ended; what it leaves is stored then"
 
 
 def _page_size(size: int) -> int | None:

@@ -31,12 +31,15 @@ from ..roles import caller
 from .arrays import failed_indices, show_items
 from .bands import band_within, band_word, check_band, default_band
 from .files import missing_files, not_uploaded, only_shared
-from .finding import JobsFound
 from .folders import check_folders
+from .inputs import InputCalls, KnownInputs
 from .secrets import check_secrets
 
+ELSEWHERE = "--download chooses files of $GPUFLEET_FILES alone, and the working directory is another one (--cwd)"
+"""What is said of a job that is to leave files and does not begin where they would lie."""
 
-class SubmitCalls(JobsFound):
+
+class SubmitCalls(InputCalls):
     """How jobs come. Each public method is one RPC."""
 
     telemetry: Telemetry
@@ -74,8 +77,16 @@ class SubmitCalls(JobsFound):
         if request.rerun_failed_job_id and not (request.specs or request.count):
             return await self._submitted_again(request, trace)
         jobs = wanted_jobs(request, self.known_specs)
+        if (caller().user, request.request_id) not in self.engine.view.durable.requests:
+            known: KnownInputs = {}
+            for number, (job, asked) in enumerate(zip(jobs, request.specs, strict=True)):
+                if job.spec.inputs:
+                    spec = await self.with_inputs(job.spec, asked, f"specs[{number}]", known)
+                    jobs[number] = replace(job, spec=spec)
         self._check_secrets([job.spec for job in jobs], request)
         specs, notes = await self._with_files([job.spec for job in jobs], request)
+        if any(spec.results and spec.cwd.startswith("/") and spec.container is None for spec in specs):
+            notes = (*notes, ELSEWHERE)
         jobs = [job if job.spec is spec else replace(job, spec=spec) for job, spec in zip(jobs, specs, strict=True)]
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
@@ -165,6 +176,8 @@ class SubmitCalls(JobsFound):
             assert array.items is not None
             items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
         spec = replace(job.spec, after=(), begin_at=None, trace_context=trace or new_traceparent())
+        if spec.inputs:
+            spec = await self.with_inputs(spec, None, "rerun_failed_job_id")
         self._check_secrets([spec], request, "rerun_failed_job_id: secrets")
         (spec,), missing = await self._with_files([spec], request, "rerun_failed_job_id")
         band = band_within(self.engine.view.limits.bands, job.band)

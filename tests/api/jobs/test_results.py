@@ -25,6 +25,7 @@ from scheduler.state.units import Span
 from tests.api.test_own_node import agent, why
 from tests.e2e.client import Client, refusal
 from tests.e2e.fleet import Fleet
+from tests.e2e.jobs.test_folders import gpuctl
 from tests.e2e.jobs.test_results import stored
 from tests.e2e.processes import DEADLINE_SECONDS, until
 
@@ -197,6 +198,8 @@ async def test_of_who_has_no_room_left_it_is_said_that_nothing_is_stored(tmp_pat
         told = await results_of(admin, job)
         assert told.state == files_pb2.RESULTS_STATE_INCOMPLETE
         assert "nothing is stored: root has" in told.message
+        copied = await gpuctl(fleet, tmp_path, "cp", f"{job}:", ".")
+        assert copied.returncode == 3 and f"of what job {job} left nothing is stored: root has" in copied.stderr
         await told_in_story(admin, job, "stored in part, 0 files of 0 bytes: not among it: nothing is stored")
 
 
@@ -215,3 +218,18 @@ async def test_a_line_that_chooses_nothing_is_refused(fleet: Fleet, admin: Clien
     spec = admin.spec("true", cwd="", results=[line])
     error = await refusal(admin.stub.Submit(scheduler_pb2.SubmitRequest(specs=[spec])))
     assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, "specs[0].results[0]")
+
+
+async def test_lines_that_only_take_files_out_are_refused(fleet: Fleet, admin: Client) -> None:
+    spec = admin.spec("true", cwd="", results=["!*.tmp", "!out/"])
+    error = await refusal(admin.stub.Submit(scheduler_pb2.SubmitRequest(specs=[spec], dry_run=True)))
+    assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, "specs[0].results")
+
+
+async def test_of_a_job_that_works_elsewhere_than_in_its_folder_it_is_said_where_results_are_looked_for(
+    fleet: Fleet, admin: Client
+) -> None:
+    for cwd, is_noted in (("/", True), ("", False)):
+        spec = admin.spec("true", cwd=cwd, results=["out/**"])
+        answer = await admin.stub.Submit(scheduler_pb2.SubmitRequest(specs=[spec], dry_run=True))
+        assert any("$GPUFLEET_FILES" in note for note in answer.notes) == is_noted, answer

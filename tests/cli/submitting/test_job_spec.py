@@ -236,6 +236,7 @@ TRIED: dict[str, st.SearchStrategy[Any]] = {
     "file": st.sampled_from([[f"sha256:{'ab' * 32}:7=a.csv"], [f"sha256:{'cd' * 32}:0:x=bin/run it"]]),
     "download": st.sampled_from([["out/**"], ["*.pt", "!a b.pt", "x,y"]]),
     "keep": st.sampled_from([["ckpt/**"], ["*.pt", "!a b.pt"]]),
+    "input": st.sampled_from([["41:out/**"], ["41.3:*.pt=models", "7:a b,c.txt"]]),
     "upload": st.sampled_from([f"sha256:{'ab' * 32}:70:2:900", f"sha256:{'cd' * 32}:0:0:0"]),
     "secret": st.sampled_from([["HF_TOKEN"], ["hub.key=HF_TOKEN", "key=KEY", "key=AGAIN"]]),
     "rlimit": st.sampled_from([["NOFILE=4096"], ["CORE=unlimited", "AS=8GB:16GB"]]),

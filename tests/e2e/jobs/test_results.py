@@ -96,6 +96,39 @@ async def test_each_rank_of_a_gang_leaves_its_own_and_one_that_ends_first_does_n
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"rank-{rank}/out/r").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
     assert "1 file, 2B, of rank 1 of job 1" in done.stderr
+    again = await gpuctl(fleet, tmp_path, "cp", "1:out/r", "copied")
+    assert again.returncode == 0, again.stderr
+    assert [(tmp_path / f"copied/rank-{rank}/r").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
+    one = await gpuctl(fleet, tmp_path, "cp", "--rank", "1", "1:out/r", "one")
+    assert (one.returncode, (tmp_path / "one").read_text()) == (0, "1\n"), one.stderr
+    given = await gpuctl(fleet, tmp_path, "run", "--input", "1:out/r", "--", "cat rank-0/out/r rank-1/out/r")
+    assert (given.returncode, given.stdout) == (0, "0\n1\n"), given.stderr
+    beyond = await gpuctl(fleet, tmp_path, "cp", "--rank", "2", "1:out/r", ".")
+    assert beyond.returncode == 2 and "job 1 has ranks 0 to 1" in beyond.stderr
+
+
+async def test_of_a_gang_that_runs_the_folder_of_each_rank_is_listed_and_copied(
+    fleet: Fleet, admin: Client, tmp_path: Path
+) -> None:
+    for name in ("n1", "n2"):
+        await fleet.add_node(name)
+    line = "echo $NODE_RANK >r; sleep 600"
+    job = await admin.submit("/bin/sh", "-c", line, cwd="", results=["r"], node_count=2)
+
+    async def is_there() -> bool:
+        listed = await gpuctl(fleet, tmp_path, "files", str(job))
+        return [each.split() for each in listed.stdout.splitlines()] == [
+            ["RANK", "SIZE", "PATH"],
+            ["0", "2B", "r"],
+            ["1", "2B", "r"],
+        ]
+
+    await until("each rank has made its file", is_there)
+    done = await gpuctl(fleet, tmp_path, "cp", f"{job}:", "here")
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"here/rank-{rank}/r").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
+    await admin.cancel(job)
+    await admin.wait(job)
 
 
 async def test_a_copy_of_results_goes_on_when_the_scheduler_is_killed_in_the_middle(

@@ -152,7 +152,7 @@ async def test_other_bytes_than_were_said_are_not_put_in_place_and_a_link_is_rep
         assert outside.read_text() == "untouched"
 
 
-async def test_only_the_owner_and_admins_reach_a_folder_and_only_while_the_job_runs(
+async def test_only_the_owner_and_admins_write_into_a_folder_and_only_while_the_job_runs(
     shared_fleet: Fleet, person: Client
 ) -> None:
     async def made(user: str) -> str:
@@ -161,8 +161,9 @@ async def test_only_the_owner_and_admins_reach_a_folder_and_only_while_the_job_r
 
     async with shared_fleet.client(await made("ann")) as ann, shared_fleet.client(await made("mallory")) as mallory:
         async with running(ann, "touch a; sleep 600") as job:
+            write = files_pb2.WriteFile(path="a", size_bytes=1, digest=hashlib.sha256(b"x").hexdigest())
             with pytest.raises(GpufleetError) as refused:
-                await asked(mallory, job, list=files_pb2.ListFolder())
+                await asked(mallory, job, b"x", write=write)
             assert refused.value.reason is Reason.NOT_YOUR_JOB
             assert not (await asked(person, job, list=files_pb2.ListFolder())).problem
         with pytest.raises(GpufleetError) as over:

@@ -50,6 +50,15 @@ def test_a_folder_goes_along_its_output_is_read_and_what_it_left_is_brought_here
     assert job.id in [each.id for each in fleet_here.jobs(name="trains", with_ended=True)]
 
 
+def test_what_the_items_of_an_array_left_is_listed_and_brought_here(fleet_here: gpufleet.Fleet, tmp_path: Path) -> None:
+    job = fleet_here.submit("echo $GPUFLEET_ARRAY_INDEX >a", array="3-4", download="a")
+    assert job.wait() == 0
+    assert [(each.item, each.path) for each in job.files()] == [(3, "a"), (4, "a")]
+    assert job.download(target=tmp_path) == [tmp_path / "item-3/a", tmp_path / "item-4/a"]
+    assert job.items()[1].download("a", tmp_path / "b") == [tmp_path / "b"]
+    assert (tmp_path / "b").read_text() == "4\n"
+
+
 def test_a_models_configuration_says_what_a_job_needs(fleet_here: gpufleet.Fleet, tmp_path: Path) -> None:
     config = tmp_path / "model.json"
     config.write_text('{"model": {"id_or_path": "tiny-1b"}, "parameters": {"tp": [1]}}')

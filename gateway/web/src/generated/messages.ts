@@ -378,10 +378,17 @@ export interface FilesOnNode {
 export interface ListFilesRequest {
   /** The job's id. */
   readonly job_id: Int64;
-  /** Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left. */
+  /**
+   * Files on a page, of all ranks together, 1,000 at most; 0, the default, for all that are left. Of an array a page
+   * ends with the item that fills it: 0 is 1,000 files then, and no page has more than 100 items.
+   */
   readonly page_size: number;
   /** Where to go on. */
   readonly page_token: string;
+  /** Of an array only items with this index or a higher one; absent means from the first. */
+  readonly first_index?: number;
+  /** Of an array only items with this index or a lower one; absent means to the last. */
+  readonly last_index?: number;
 }
 
 /**
@@ -389,10 +396,24 @@ export interface ListFilesRequest {
  * that has ended and of which nothing came yet, it is one that is not stored.
  */
 export interface ListFilesResponse {
-  /** What each rank left; on every page all ranks, and of the files those of the page. */
+  /** What each rank left; on every page all ranks, and of the files those of the page. Empty for an array. */
   readonly ranks: readonly RankFiles[];
   /** Where to go on; empty on the last page. */
   readonly next_page_token: string;
+  /** Of an array what each of its items left, in the order of their indices. */
+  readonly items: readonly ItemFiles[];
+}
+
+/** ItemFiles is what one item of an array left. Its files are downloaded by the id of the item. */
+export interface ItemFiles {
+  /** The item's index. */
+  readonly index: number;
+  /** The item's own id. */
+  readonly job_id: Int64;
+  /** What each rank of it left; empty where there is nothing. */
+  readonly ranks: readonly RankFiles[];
+  /** Why there are no ranks; empty where there are. */
+  readonly message: string;
 }
 
 /**
@@ -649,6 +670,35 @@ export interface InputFolder {
 }
 
 /**
+ * JobInput gives a job files that another one left (JobSpec.results of that one), from its newest attempt that left
+ * any. Each rank gets a copy of its own, beside the files that go with the job. Each item of an array, and each rank of
+ * a job on several nodes, has a folder of its own: item-3/out/a, rank-0/out/a, item-3/rank-0/out/a.
+ */
+export interface JobInput {
+  /**
+   * The job that left them: an array for all of its items. The caller must be allowed to download them, at submit and
+   * when they are laid out. A job that has not ended is waited for as by `after` with OK, unless `after` names it
+   * itself.
+   */
+  readonly job_id: Int64;
+  /**
+   * Which of its files: a line as those of `results`, such as "out/**"; 1,024 bytes at most. A job for which nothing is
+   * chosen ends with INPUT_UNUSABLE.
+   */
+  readonly pattern: string;
+  /**
+   * A folder that they lie in, by the same rules as the path of an InputFile; empty, the default, for none. A file lies
+   * at the path that it had, below that folder.
+   */
+  readonly name: string;
+  /**
+   * Of an array the index of one item, which is meant alone; absent for all. A job is given back with the id of the
+   * item.
+   */
+  readonly array_index?: number;
+}
+
+/**
  * JobEnvironment says how the Python environment of a job is made of the files that go with it. Its node makes it once
  * for the same content and keeps it; the job begins in it. Exactly one of the fields is set.
  */
@@ -852,6 +902,11 @@ export interface JobSpec {
    * instruction, over what was uploaded, by rank. cwd must be relative or empty then. 100 lines of 1,024 bytes at most.
    */
   readonly keep: readonly string[];
+  /**
+   * Files that other jobs left, which lie in the folder of its files, too; 100 at most. A job has such a folder then. A
+   * file that lies where another one does, or below one, ends the job with INPUT_UNUSABLE.
+   */
+  readonly inputs: readonly JobInput[];
   /** The Python environment that it begins in; absent for none. Files must go with the job. */
   readonly environment?: JobEnvironment;
   /**

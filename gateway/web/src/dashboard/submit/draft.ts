@@ -134,6 +134,7 @@ export function keptOf(spec: JobSpec): string[] {
     folder: "the folder that goes with it",
     environment: "the environment that it begins in",
     results: "the files that it is to leave",
+    inputs: "the files of other jobs that it is given",
     secrets: "the secrets that it gets",
     container: "the container that it runs in",
     group: "its group",
