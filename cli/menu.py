@@ -59,6 +59,7 @@ PANELS: Mapping[str, Mapping[str, Entry]] = {
         "band": Entry("jobs.change", "Move jobs to another band: a higher one goes before a lower one."),
         "update": Entry("jobs.change", "Give jobs that wait or run another time limit, name or band."),
         "requeue": Entry("jobs.change", "Take jobs off their nodes and queue them again."),
+        "keep": Entry("results.keeping", "Store now what a running job keeps for its next attempt (--keep)."),
         "secret": Entry("admin.secret", "Set, list and remove secrets, which jobs are given with --secret."),
     },
     "Serve": {

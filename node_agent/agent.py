@@ -257,7 +257,12 @@ class NodeAgent:
         )
         self._channels = Channels(keepers)
         self._forwarding = Forwarding(self._leader_of)
-        self._reaching = Reaching(lambda key: self._leader_of(key) is not None, self._files.folder_of, self._account_of)
+        self._reaching = Reaching(
+            lambda key: self._leader_of(key) is not None,
+            self._files.folder_of,
+            self._account_of,
+            self._results.checkpoint,
+        )
         self._commands = Commands(keepers)
         self._keepers = keepers
         self._link = Link(

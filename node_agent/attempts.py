@@ -239,9 +239,14 @@ class Attempts:
             return None
         preparations.fetches(command.key, bytes_of(command.files, command.folder))
         refusal = await self._files.lay_out(
-            command.key, command.files, command.folder, inputs=command.inputs, user=command.user
+            command.key,
+            command.files,
+            command.folder,
+            inputs=command.inputs,
+            kept=command.kept,
+            user=command.user,
         )
-        await asyncio.to_thread(self._results.expect, command.key, command.results)
+        await asyncio.to_thread(self._results.expect, command.key, command.results, command.keep)
         if refusal is not None:
             return refusal
         preparations.does(command.key, "its environment is made ready", has_limit=True)

@@ -368,6 +368,8 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         ),
         folder=_folder(launch.folder) if launch.HasField("folder") else None,
         results=tuple(launch.results),
+        keep=tuple(launch.keep),
+        kept=_folder(launch.kept) if launch.HasField("kept") else None,
         inputs=tuple(JobInput(job=each.job_id, pattern=each.pattern, name=each.name) for each in launch.inputs),
         secret_variables=frozenset(launch.secret_variables),
         origin=launch.origin,

@@ -35,6 +35,7 @@ from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
 from .audit.log import AuditLog
 from .blobs.opening import open_blobs
+from .blobs.superseded import SupersededCopies
 from .clock import SlewedClock, wall_time
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
@@ -98,6 +99,7 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         default_min_memory_bytes=placement.default_min_memory_bytes,
         node_order=NodeOrder(placement.node_order),
         backlog_depth=placement.backlog_depth,
+        kept_wait=_span(settings.files.kept_wait),
         user_gpus_max=settings.policy.user_gpus_max,
         user_jobs_max=settings.policy.user_jobs_max,
         preemptible_after=_span(settings.policy.preemptible_after),
@@ -217,6 +219,9 @@ class Program:
         self._audit = AuditLog(self._store, self._clock.now, self._kept_of_audit, self._engine.meeting_damage)
         blobs, self._upkeep = open_blobs(lambda: settings.now.files, data, self._store_id)
         self._blobs = blobs
+        self._superseded = SupersededCopies(
+            blobs, lambda: self._engine.view.durable, lambda: settings.now.files.keep_unused
+        )
         self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._drop_histories, blobs)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
@@ -325,6 +330,7 @@ class Program:
         self._newest_commit.note(sequence, counters.next_job, counters.next_session)
         self._recorder.take_commit(commit, sequence)
         self._visits.take_commit(commit, sequence)
+        self._superseded.take_commit(commit)
 
     async def _drop_histories(self, tens_before: Instant, rest_before: Instant) -> int:
         dropped = await self._recorder.prune(tens_before, rest_before) + await self._visits.prune(rest_before)
@@ -347,6 +353,7 @@ class Program:
             engine,
             asyncio.create_task(self._outputs.run(), name="output-sync"),
             asyncio.create_task(self._pruner.run(), name="prune"),
+            asyncio.create_task(self._superseded.run(), name="superseded-copies"),
             asyncio.create_task(self._upkeep.run(), name="file-store"),
             asyncio.create_task(self._recorder.run(), name="histories"),
             asyncio.create_task(self._visits.run(), name="visits"),

@@ -16,7 +16,7 @@ from gpufleet.text.units import counted, format_size
 from . import words
 from .file_ways import ways_in_words
 from .jobs import counts_in_words, end_of, gpu_count, item_lines, name_of, ran, request_in_words
-from .results import results_in_words
+from .results import kept_in_words, results_in_words
 from .table import Cell, Colour, Column, Look, draw, painted, wrapped
 
 VERDICT_COLUMNS: Sequence[Column[job_pb2.NodeVerdict]] = (
@@ -199,6 +199,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     if has_ended(job):
         yield "end", _ending(job)
     yield "results", results_in_words(job)
+    yield "kept", kept_in_words(job)
     if job.has_stats:
         yield "used", f"see: gpuctl stats {job.id}"
     if job.requeue_count:

@@ -124,6 +124,7 @@ ROWS: tuple[Row, ...] = (
     Row("jobs", "GET", "/jobs/{job_id}/story", "GetStory"),
     Row("jobs", "GET", "/jobs/{job_id}/explanation", "Explain"),
     Row("jobs", "GET", "/jobs/{job_id}/items", "ListArrayItems"),
+    Row("jobs", "POST", "/jobs/{job_id}/keep", "KeepFiles"),
     Row("jobs", "GET", "/jobs/{job_id}/stats", "GetJobStats"),
     Row("jobs", "GET", "/jobs/{job_id}/files", "ListFiles"),
     Row("jobs", "GET", "/jobs/{job_id}/output", "StreamOutput", BYTES),

@@ -76,6 +76,7 @@ class SubmitOptions(TypedDict, total=False):
     mount: Words | None
     image_secret: str | None
     download: Words | None
+    keep: Words | None
     input: Words | None
     output_file: Place | None
     nice: int

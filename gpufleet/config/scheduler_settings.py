@@ -171,6 +171,14 @@ class FileSettings:
         high=3_650 * DAY,
         reloadable=True,
     )
+    kept_wait: timedelta = setting(
+        HOUR,
+        "How long a job that is queued again waits for what its last attempt keeps (--keep), while the node brings it.",
+        DURATION,
+        low=SECOND,
+        high=DAY,
+        reloadable=True,
+    )
     free_bytes_min: int = setting(
         GIB,
         "No file is taken that would leave less than this free on the disk of the data folder.",

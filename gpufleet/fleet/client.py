@@ -52,9 +52,18 @@ class Client:
         """One answer, or a GpufleetError. Of several addresses one is waited for that serves: see `may_be_repeated`."""
         return self._asked(method, request, metadata, lambda problem: may_be_repeated(problem, self.settings, request))
 
-    def call_again(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
-        """The same for a request that is done once however often it arrives: asked again while it may pass."""
-        return self._asked(method, request, metadata, lambda problem: True)
+    def call_again(
+        self,
+        method: grpc.UnaryUnaryMultiCallable[Q, A],
+        request: Q,
+        metadata: Metadata = (),
+        timeout_s: float | None = None,
+    ) -> A:
+        """The same for a request that is done once however often it arrives: asked again while it may pass.
+
+        `timeout_s` is for an answer that takes its time.
+        """
+        return self._asked(method, request, metadata, lambda problem: True, timeout_s)
 
     def _asked(
         self,
@@ -62,11 +71,13 @@ class Client:
         request: Q,
         metadata: Metadata,
         is_asked_again: Callable[[GpufleetError], bool],
+        timeout_s: float | None = None,
     ) -> A:
+        timeout = self.settings.connection_timeout_s if timeout_s is None else timeout_s
         pauses = pauses_of(self.settings, time.monotonic())
         while True:
             try:
-                return method(request, timeout=self.settings.connection_timeout_s, metadata=metadata)
+                return method(request, timeout=timeout, metadata=metadata)
             except grpc.RpcError as failure:
                 problem = translated(failure, self.settings)
                 if not (isinstance(problem, UnavailableError) and is_asked_again(problem)):

@@ -193,7 +193,7 @@ def one_named(client: Client, word: str) -> NamedJob:
     arrays = {array for array, _, _ in selection.items}
     is_only_items = not (selection.job_ids or selection.last or selection.all_mine or selection.names)
     ranges = tuple((first, last) for _, first, last in selection.items)
-    if is_only_items and len(arrays) == 1 and (len(ranges) > 1 or ranges[0][0] < ranges[0][1]):
+    if is_only_items and len(arrays) == 1 and sum(last - first + 1 for first, last in ranges) > 1:
         (array,) = arrays
         return NamedJob(_job(client, array), word, ranges)
     job = _job(client, only_id(client, selection))

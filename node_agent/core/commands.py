@@ -26,7 +26,8 @@ class LaunchAttempt:
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
     process is kept from using more only by who may make control groups, and an agent needs no such right. `files`, what
     is in `folder` and what other jobs left as `inputs` lie in a folder of its own before it starts; where its process
-    has no `cwd`, that is its working directory. `results` of it are brought to the scheduler when it has ended. What
+    has no `cwd`, that is its working directory. `results` of it are brought to the scheduler when it has ended, and so
+    is what it is to `keep` for the next attempt, which finds it as `kept`, laid over the other files. What
     `secret_variables` hold is for the process alone. `origin` is the scheduler's word about the attempt, kept with it.
     It begins in its `environment`, which is made of its files.
     With a `container` it runs in one, and `cwd` is a path in that. With a `slot` it waits in the backlog until those of
@@ -51,6 +52,8 @@ class LaunchAttempt:
     files: tuple[InputFile, ...] = ()
     folder: InputFolder | None = None
     results: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    kept: InputFolder | None = None
     secret_variables: frozenset[str] = frozenset()
     origin: str = ""
     environment: JobEnvironment | None = None
@@ -62,7 +65,8 @@ class LaunchAttempt:
     @property
     def has_files(self) -> bool:
         """Whether it has a folder of files: something is fetched before it starts, or brought back behind its end."""
-        return bool(self.files or self.results or self.inputs) or self.folder is not None
+        has_some = self.files or self.results or self.keep or self.inputs
+        return bool(has_some) or self.folder is not None
 
     @property
     def is_prepared_for(self) -> bool:

@@ -37,6 +37,7 @@ from ..core.launch import InputFile, InputFolder, JobInput, Refusal, RefusalReas
 from .file_cache import Came, FileCache, NotHad
 from .job_folders import lay_out_folder
 from .job_inputs import lay_out_inputs
+from .laying_over import lay_over
 from .placing import place_apart_below, shares_blocks
 from .shared_root import FICLONE, NotRead, SharedRoot
 from .spare_folders import SpareFolders
@@ -98,11 +99,13 @@ class JobFiles:
         files: Iterable[InputFile],
         folder: InputFolder | None = None,
         *,
+        kept: InputFolder | None = None,
         inputs: tuple[JobInput, ...] = (),
         user: str = "",
     ) -> Refusal | None:
         """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there.
 
+        What an earlier attempt `kept` is laid over all others.
         Errors: AccountUnusable, where a file is to be read by the rights of a user who has no account here.
         """
         wanted = tuple(files)
@@ -119,6 +122,8 @@ class JobFiles:
             ways = [await self._laid_out(key, file, user) for file in wanted]
             if inputs:
                 await lay_out_inputs(self._cache, key, inputs, self.folder_of(key))
+            if kept is not None:
+                await lay_over(self._cache, key, kept, self.folder_of(key))
             await asyncio.to_thread(self._note_ways, key, ways)
             await self._cache.trim()
         except NotHad as problem:

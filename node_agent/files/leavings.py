@@ -6,6 +6,7 @@ open already, and a file counts only if it belongs to whom the folder does: a ha
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -62,6 +63,14 @@ class Left:
     problems: list[str] = field(default_factory=list)
     size_bytes: int = 0
     """Of all that was chosen."""
+    file_count: int = 0
+    cut: str = ""
+    """Why files that could be stored are not in it; what can never be, such as a link, is among the problems alone."""
+
+    def cut_by(self, why: str) -> None:
+        """Not all of it is there."""
+        self.problems.insert(0, why)
+        self.cut = why
 
 
 def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.monotonic) -> Left:
@@ -71,7 +80,7 @@ def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.m
     """
     left, chosen = Left(), Chosen(lines)
     with _opened(root) as top:
-        walked = _walk(top, "", os.fstat(top).st_uid, chosen, left.problems, 0)
+        walked = _walk(top, "", os.fstat(top).st_uid, chosen, left, 0)
         until = clock() + LOOKED_SECONDS_MAX
         looked_at = takewhile(lambda _: clock() < until, islice(walked, LOOKED_AT_MAX))
         tally = count()
@@ -80,19 +89,18 @@ def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.m
         files = nsmallest(RESULT_FILES_MAX, found, key=lambda each: each.path)
         file_count = next(tally)
         if clock() >= until:
-            left.problems.insert(0, f"looking took more than {LOOKED_SECONDS_MAX:.0f} s: the rest was not looked at")
+            left.cut_by(f"looking took more than {LOOKED_SECONDS_MAX:.0f} s: the rest was not looked at")
         elif next(walked, walked) is not walked:
-            left.problems.insert(0, f"the folder holds more than {LOOKED_AT_MAX:,} names: the rest was not looked at")
+            left.cut_by(f"the folder holds more than {LOOKED_AT_MAX:,} names: the rest was not looked at")
         walked.close()
         if file_count > RESULT_FILES_MAX:
-            more = f"{file_count:,} files are chosen, and only the first {RESULT_FILES_MAX:,} are stored"
-            left.problems.insert(0, more)
+            left.cut_by(f"{file_count:,} files are chosen, and only the first {RESULT_FILES_MAX:,} are stored")
         plans = list(plans_of(files))
         digests = [hashlib.sha256(_bytes(top, plan)).hexdigest() for plan in plans]
     chunks = tuple(
         FolderChunk(each, sum(part.size for part in plan)) for each, plan in zip(digests, plans, strict=True)
     )
-    left.size_bytes = sum(each.size for each in files)
+    left.size_bytes, left.file_count = sum(each.size for each in files), len(files)
     entries = tuple(Entry(each.path, EntryKind.FILE, each.size, each.is_executable) for each in files)
     try:
         left.manifest = manifest_of(Folder(entries, chunks))
@@ -100,7 +108,8 @@ def look(root: Path, lines: tuple[str, ...], clock: Callable[[], float] = time.m
             raise ManifestError("the paths are too long together")
         left.plans = dict(zip(digests, plans, strict=True))
     except ManifestError as problem:
-        left.manifest, left.problems = b"", [f"nothing is stored: {problem}", *left.problems]
+        left.manifest = b""
+        left.cut_by(f"nothing is stored: {problem}")
     left.problems = [each[:PROBLEM_CHARS_MAX] for each in left.problems[:PROBLEMS_MAX]]
     return left
 
@@ -112,7 +121,7 @@ def bytes_of(root: Path, plan: Plan) -> bytes:
 
 
 def _walk(
-    folder: int, path: str, owner: int, chosen: Chosen, problems: list[str], depth: int
+    folder: int, path: str, owner: int, chosen: Chosen, left: Left, depth: int
 ) -> Generator[LeftFile | None, None, None]:
     """Each chosen file below an open folder, and None for every other name."""
     with os.scandir(folder) as entries:
@@ -125,15 +134,17 @@ def _walk(
                 yield None
                 if depth < DEPTH_MAX:
                     with _inside(folder, name) as opened:
-                        yield from _walk(opened, inner, owner, chosen, problems, depth + 1)
+                        yield from _walk(opened, inner, owner, chosen, left, depth + 1)
                 continue
             is_chosen = chosen.has(inner)
         except OSError as problem:
-            _note(problems, f"{inner!a} cannot be read: {problem.strerror}")
+            why = f"{inner!a} cannot be read: {problem.strerror}"
+            _note(left.problems, why)
+            left.cut = left.cut or ("" if problem.errno == errno.ENOENT else why)  # what is gone is not missing
             continue
         why = why_unfit(inner, status, owner) if is_chosen else ""
         if why:
-            _note(problems, f"{inner!a} {why}")
+            _note(left.problems, f"{inner!a} {why}")
         if not is_chosen or why:
             yield None
             continue

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ Answer = files_pb2.FolderAnswer
 class Reaching:
     """The channels of one link to the scheduler after another; `hold` as long as there is one.
 
-    `runs` says whether a rank runs here, `folder_of` where its folder is, `account_of` as whom a user's jobs run.
+    `runs` says whether a rank runs here, `folder_of` where its folder is, `account_of` as whom a user's jobs run, and
+    `checkpoint` stores what a rank keeps: how many files, and their bytes. Errors: NotReached.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Reaching:
         runs: Callable[[RankKey], bool],
         folder_of: Callable[[RankKey], Path],
         account_of: Callable[[str], Isolation | None],
+        checkpoint: Callable[[RankKey], Awaitable[tuple[int, int]]],
     ) -> None:
+        self._checkpoint = checkpoint
         self._runs = runs
         self._folder_of = folder_of
         self._account_of = account_of
@@ -113,7 +117,8 @@ class Reaching:
             with AccountThread(account) as thread:
                 owner = os.geteuid() if account is None else account.uid
                 alone = ResultsAlone(command.results, os.fstat(top).st_uid) if command.only_results else None
-                await _Conversation(call, thread, top, owner, alone).hold()
+                checkpoint = partial(self._checkpoint, command.key)
+                await _Conversation(call, thread, top, owner, alone, checkpoint).hold()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as problem:
             _log.debug("who reached into the folder of %s has left: %s", command.key, problem)
         finally:
@@ -130,15 +135,24 @@ class Reaching:
         except AccountUnusable as problem:
             raise NotReached(Reason.PERMISSION_DENIED, problem.refusal.detail) from None
         except OSError:
-            why = "the job has no folder of its own: it was submitted without --upload, --file and --download"
+            why = "the job has no folder of its own: it was submitted without --upload, --file, --download and --keep"
             raise NotReached(Reason.FILE_NOT_FOUND, why) from None
 
 
 class _Conversation:
     """Questions and answers about one folder; with `alone` about those files of it."""
 
-    def __init__(self, call: Any, thread: AccountThread, top: int, owner: int, alone: ResultsAlone | None) -> None:
+    def __init__(
+        self,
+        call: Any,
+        thread: AccountThread,
+        top: int,
+        owner: int,
+        alone: ResultsAlone | None,
+        checkpoint: Callable[[], Awaitable[tuple[int, int]]],
+    ) -> None:
         self._alone = alone
+        self._checkpoint = checkpoint
         self._call = call
         self._thread = thread
         self._top = top
@@ -151,13 +165,19 @@ class _Conversation:
                 continue  # bytes of a file that was refused meanwhile
             question = message.question
             try:
-                match question.WhichOneof("what"):
+                what = question.WhichOneof("what")
+                if self._alone is not None and what not in ("list", "read"):
+                    raise NotReached(Reason.NOT_YOUR_JOB, "only the job's owner and admins write into its folder")
+                match what:
                     case "list":
                         await self._list(question.list)
                     case "read":
                         await self._read(question.read)
                     case "write":
                         await self._write(question.write)
+                    case "keep":
+                        file_count, size_bytes = await self._checkpoint()
+                        await self._say(Answer(file_count=file_count, size_bytes=size_bytes, is_end=True))
                     case _:
                         raise NotReached(Reason.NOT_BUILT, "this node's agent does not know what is asked for")
             except NotReached as problem:
@@ -196,8 +216,6 @@ class _Conversation:
             file.close()
 
     async def _write(self, asked: files_pb2.WriteFile) -> None:
-        if self._alone is not None:
-            raise NotReached(Reason.NOT_YOUR_JOB, "only the job's owner and admins write into its folder")
         file = await self._thread.run(lambda: WrittenFile(self._top, asked, self._owner))
         try:
             await self._say(Answer(offset=file.offset))

@@ -192,6 +192,7 @@ AUDITED_RPCS: dict[str, AuditedRpc] = {
     # The command itself stands in the job's story, for those who may see the job.
     "Scheduler/ExecJob": _of_job(Kept.EACH, lambda request: request.start.job_id),
     "Scheduler/AccessFiles": _of_job(_IN_JOB, lambda request: request.target.job_id),
+    "Scheduler/KeepFiles": _of_job(_IN_JOB, lambda request: request.job_id),
     "Scheduler/ListNodes": _read(),
     "Scheduler/ListWorkers": _read(),
     "Scheduler/ListDevices": _read(),

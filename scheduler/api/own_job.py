@@ -38,6 +38,9 @@ JOB_NAMED_BY: dict[str, Callable[[Any], int]] = {
     "Scheduler/SignalJob": _selected,
     "Scheduler/RequeueJob": _selected,
     "Scheduler/GetJobStats": _named,
+    "Scheduler/KeepFiles": _named,
+    "Scheduler/ListFiles": _named,
+    "Scheduler/DownloadFile": _named,
 }
 """The calls that a job may make about itself, each with the job that a request names; 0 for none, or several."""
 

@@ -11,6 +11,8 @@ from gpufleet.jobs.folders import ManifestError
 from gpufleet.telemetry.logs import fields
 
 from ..state.durable import Durable
+from ..state.indexes.equal_jobs import EqualJobs
+from ..state.jobs import Job, folders_of
 from ..state.specs import JobInput
 from .backends.admission import admit
 from .backends.backend import Backend
@@ -69,14 +71,18 @@ def limits_of(files: FileSettings) -> BlobLimits:
 
 def needed_by(durable: Durable) -> frozenset[Key]:
     """The files of all jobs that have not ended; of their folders the manifests."""
-    with_files = (job for job in durable.jobs.values() if job.spec.files)
-    files = frozenset((job.user, each.digest) for job in with_files for each in job.spec.files)
+    files = frozenset((job.user, each.digest) for job in _each_kind(durable) for each in job.spec.files)
     return files | folders_needed_by(durable)
 
 
 def folders_needed_by(durable: Durable) -> frozenset[Key]:
-    """The manifests of the folders of all jobs that have not ended."""
-    return frozenset((job.user, job.spec.folder.digest) for job in durable.jobs.values() if job.spec.folder)
+    """The manifests of the folders of all jobs that have not ended, and of what their attempts keep."""
+    return frozenset((job.user, folder.digest) for job in _each_kind(durable) for folder in folders_of(job))
+
+
+def _each_kind(durable: Durable) -> Iterator[Job]:
+    """Every job that has not ended; of those that are alike the first, which needs what all of them do."""
+    return (each.first if isinstance(each, EqualJobs) else each for each in durable.jobs.entities())
 
 
 def inputs_needed_by(durable: Durable) -> tuple[JobInput, ...]:

@@ -73,7 +73,7 @@ class Receiving:
         if not self._has_room:
             if self._blobs.size_of(self._user, digest) is None:
                 self._blobs.check_room(self._user, digest, size)
-            self._blobs.keep([(self._user, digest)])
+            self._blobs.keep([(self._user, digest)], is_asked=False)
             self._has_room = True
         self._blobs.write(self._user, digest, offset, data)
 

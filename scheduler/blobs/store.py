@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -70,6 +71,16 @@ class _Blob:
     is_whole: bool
     noted_at: float
     sha: Any = None
+    asked_at: float = 0.0
+    """When a person asked for it last, who may be about to submit a job that names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When the state was looked at, and which files were held then: see `holding`."""
+
+    at: float
+    held: frozenset[Key]
 
 
 @dataclass(slots=True)
@@ -106,6 +117,7 @@ class BlobStore:
         self._blobs: dict[Key, _Blob] = {}
         self._used: dict[UserName, _Used] = {}
         self._turns: dict[Key, _Turn] = {}
+        self._held: Counter[Key] = Counter()
         self._unmoved: set[Key] = set()
         self.place = Place(backend or FolderBackend(folder, is_own=True))
         self._began = wall_clock()
@@ -151,8 +163,40 @@ class BlobStore:
         blob = self._blobs.get((user, digest))
         return 0 if blob is None else blob.size
 
-    def keep(self, wanted: Iterable[Key]) -> None:
-        """Somebody needs these now: they are dropped no sooner than `unused` after this."""
+    @contextmanager
+    def holding(self, keys: Iterable[Key]) -> Iterator[None]:
+        """Let nobody drop these as superseded, until a record says who needs them."""
+        held = Counter(keys)
+        with self._lock:
+            self._held += held
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held -= held
+
+    def moment(self) -> Moment:
+        """Return what `drop_superseded` needs: this moment, before the state says what jobs need."""
+        with self._lock:
+            return Moment(self._now(), frozenset(self._held))
+
+    def drop_superseded(self, keys: Iterable[Key], moment: Moment, unused_s: float) -> int:
+        """Drop what no job needed at a moment, unless it is held, or somebody asked for it lately; how many files."""
+        dropped = 0
+        for key in keys:
+            with self._writer(*key):
+                blob = self._blobs.get(key)
+                is_free = key not in moment.held and key not in self._held
+                if blob is not None and is_free and blob.used_at < moment.at and blob.asked_at < moment.at - unused_s:
+                    self._drop(key)
+                    dropped += 1
+        return dropped
+
+    def keep(self, wanted: Iterable[Key], *, is_asked: bool = True) -> None:
+        """Somebody needs these now: they are dropped no sooner than `unused` after this.
+
+        With `is_asked` it is a person, and not a job that has them.
+        """
         wanted = list(wanted)
         if not self._is_listed:
             self._look_up(wanted)
@@ -162,6 +206,7 @@ class BlobStore:
                 if blob is None:
                     continue
                 blob.used_at = now = self._now()
+                blob.asked_at = now if is_asked else blob.asked_at
                 if abs(now - blob.noted_at) < USED_GRAIN_SECONDS:
                     continue
             if blob.is_named:
@@ -379,7 +424,7 @@ class BlobStore:
         """Drop what no job has needed for this long; how many files. What is needed counts as used now."""
         if not self._is_listed:
             return 0
-        self.keep(key for key in needed if key in self._blobs)
+        self.keep((key for key in needed if key in self._blobs), is_asked=False)
         before = self._now() - unused_s
         dropped = 0
         for key in [key for key, blob in list(self._blobs.items()) if blob.used_at < before]:
@@ -463,4 +508,6 @@ def _over(why: str) -> GpufleetError:
 
 def _blob_of(found: FoundBlob, used_at: float | None = None) -> _Blob:
     is_whole, at = found.is_whole, found.used_at
-    return _Blob(found.size, at if used_at is None else used_at, is_named=is_whole, is_whole=is_whole, noted_at=at)
+    used_at = at if used_at is None else used_at
+    # Who asked for it before this start is not known: somebody may have.
+    return _Blob(found.size, used_at, is_named=is_whole, is_whole=is_whole, noted_at=at, asked_at=used_at)

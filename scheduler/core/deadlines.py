@@ -33,6 +33,7 @@ from ..state.records import (
     ItemsFinished,
     JobFellBack,
     JobFinished,
+    KeptWaitEnded,
     NodeLost,
     NodeRegistered,
     NodeReturned,
@@ -216,7 +217,10 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
     gains: dict[Asked, bool] = {}
     for wakes_at, job_id in islice((wake for wake in due if _is_seen_to(jobs[wake[1]], hold)), WAKES_AT_ONCE):
         job = jobs[job_id]
-        if _begins(job):
+        if job.awaits_kept:
+            overdue_words = f"it did not come within {span_text(state.limits.kept_wait)}"
+            yield KeptWaitEnded(at=at, job=job_id, reason=overdue_words)
+        elif _begins(job):
             yield BeginReached(at=at, job=job_id)
         elif wakes_at == job.opens_at and wakes_at != job.times_out_at:
             yield NodesOpened(at=at, job=job_id)

@@ -22,6 +22,7 @@ from . import (
     gaps,
     groups,
     jobs,
+    kept,
     membership,
     nodes,
     notices,
@@ -32,6 +33,7 @@ from . import (
 )
 from .decision import NOTHING, Decision, together
 from .dependencies import with_consequences
+from .kept import with_kept_waits
 from .sessions.decide import decide_session
 from .sessions.serving import renumbered
 from .sessions.worker_ends import with_worker_ends
@@ -40,7 +42,7 @@ from .sessions.worker_ends import with_worker_ends
 def step(state: State, event: Event) -> Decision:
     """Take note of an event, decide what follows, and make it true in memory."""
     live.apply_event(state.live, state.durable, state.limits, event)
-    decision = with_consequences(state, with_worker_ends(state, decide(state, event)))
+    decision = with_consequences(state, with_kept_waits(state, with_worker_ends(state, decide(state, event))))
     decision = together(gaps.reported_by(state, event, decision), decision)
     make_true(state, decision)
     return decision
@@ -78,7 +80,9 @@ def decide(state: State, event: Event) -> Decision:
         case events.EntryRequested():
             return entries.on_entry_requested(state, event)
         case events.ResultsReported():
-            return results.on_results_reported(event)
+            return results.on_results_reported(state, event)
+        case events.CheckpointStored():
+            return kept.on_checkpoint_stored(state, event)
         case events.RequeueRequested():
             return jobs.on_requeue_requested(state, event)
         case events.NodeAnnounced():

@@ -19,8 +19,9 @@ from ..state.commands import AbortAttempt, Command, LaunchAttempt, PrepareAttemp
 from ..state.events import RankReady
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Job, Running, Starting, index_of, keyed_ranks, live_ranks, rank_keys
+from ..state.kept import kept_by
 from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
-from ..state.specs import KeptAway
+from ..state.specs import InputFolder, KeptAway
 from ..state.state import State
 from ..state.units import MINUTE, NEVER, SECOND, Instant, Span, after
 from .decision import NOTHING, Decision
@@ -56,8 +57,15 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         slot=attempt.slot,
         # A worker names itself by the number of its attempt.
         run_number=0 if job.spec.serves else attempt.number - job.void_count,
+        kept=_kept_for(attempt, key.rank),
     )
     return PrepareAttempt(launch=launch) if attempt.is_gang else launch
+
+
+def _kept_for(attempt: Attempt, rank: int) -> InputFolder | None:
+    """What a rank finds of earlier attempts; None for nothing."""
+    copy = kept_by(attempt.kept, rank)
+    return None if copy is None or not copy.folder.entry_count else copy.folder
 
 
 def _root_of(state: State, name: NodeName) -> str:

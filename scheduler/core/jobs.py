@@ -52,6 +52,7 @@ from ..state.records import (
     JobHeld,
     JobQueued,
     JobReleased,
+    KeptWaitEnded,
     Record,
     RequestRemembered,
     SignalSent,
@@ -389,6 +390,9 @@ def on_hold_requested(state: State, event: HoldRequested) -> Decision:
         if let_go is not None:
             return changed(job, f"job {job.id} waits for no node any more", let_go)
         match job.state:
+            case Deferred() if job.awaits_kept and not event.is_held:
+                let_go = KeptWaitEnded(at=event.at, job=job.id, reason=f"{event.by} released the job")
+                return changed(job, f"job {job.id} waits no longer for what its last attempt keeps", let_go)
             case Queued() | Deferred() if event.is_held:
                 return changed(job, f"job {job.id} is held", JobHeld(at=event.at, job=job.id, by=event.by))
             case Held() if not event.is_held:

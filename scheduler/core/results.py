@@ -14,12 +14,13 @@ from ..state.results import ResultsOutcome, due_with
 from ..state.state import State
 from ..state.units import MINUTE, Instant, Span, after
 from .decision import Decision
+from .kept import kept_by_end
 
 LOST_AFTER = Span(15 * MINUTE)
 """What a rank left counts as lost when its node was not heard for so long. It may still come, with its node."""
 
 
-def on_results_reported(event: ResultsReported) -> Decision:
+def on_results_reported(state: State, event: ResultsReported) -> Decision:
     """What a node brought is stored, is not wanted, or was given up there."""
     settled = ResultsSettled(
         at=event.at,
@@ -29,7 +30,7 @@ def on_results_reported(event: ResultsReported) -> Decision:
         size_bytes=event.size_bytes,
         message=event.message,
     )
-    return Decision(records=(settled,))
+    return Decision(records=(*kept_by_end(state, event), settled))
 
 
 def missing_from(state: State, event: InventoryReported, decided: Iterable[Record]) -> Iterator[Record]:
@@ -63,7 +64,7 @@ def _awaited_on(state: State, node: NodeName, decided: Iterable[Record]) -> Iter
                 ranks = [number for number, rank in enumerate(before) if rank.exit is None]
             case _:
                 continue
-        due_now = due_with(None, job.id, ended, ranks, record.at) if ended is not None and job.spec.results else None
+        due_now = due_with(None, job.id, ended, ranks, record.at) if ended is not None and job.spec.leaves else None
         yield from () if due_now is None else due_now.on(node)
 
 

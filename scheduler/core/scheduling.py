@@ -101,6 +101,7 @@ def _give(
         forecast=forecast,
         lineage=_lineage_for(state, placements),
         slot=slot,
+        kept=job.kept,
     )
     gap = state.durable.gap
     if gap is not None and job.id < gap.jobs_below and (not job.past or job.past[-1].placed_at < gap.at):

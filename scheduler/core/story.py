@@ -14,11 +14,12 @@ from ..state.commands import Command
 from ..state.groups.changes import GroupRecord
 from ..state.ids import JobId, RankKey, UserName
 from ..state.jobs import Deferred, Divided, Finished, Held, Job
+from ..state.kept import KeptCopy
 from ..state.records import Record
 from ..state.results import ResultsOutcome
 from ..state.sessions.records import SessionRecord
 from ..state.shares import share_text
-from ..state.specs import GpuMode, Outcome
+from ..state.specs import GpuMode, InputFolder, Outcome
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
 from .group_story import group_sentence, tell_group
 from .sessions.story import session_sentence, tell_session
@@ -82,7 +83,9 @@ def sentence(record: Record) -> str:
             where = f"{_places(attempt)}{_in_plain_order(attempt)}"
             if attempt.slot is not None:
                 return f"Attempt {job_id}/{attempt.number} is to be the next on {where}, in the slot of {attempt.slot}."
-            return f"Attempt {job_id}/{attempt.number} was placed on {where}."
+            kept = ", ".join(str(each) for each in sorted({copy.attempt for copy in attempt.kept}))
+            found = f"; it finds what attempt {kept} kept" if kept else ""
+            return f"Attempt {job_id}/{attempt.number} was placed on {where}{found}."
         case records.AttemptReady(job=job_id, rendezvous=rendezvous):
             where = f"{rendezvous.address}, port {rendezvous.port}"
             return f"Every rank of job {job_id} is ready; they are started and meet at {where}."
@@ -104,7 +107,10 @@ def sentence(record: Record) -> str:
             waits = "is held" if record.is_held else f"waits again, {place}"
             waits = f"is tried again: it {waits}" if record.is_retry else waits
             waits = f"says that it needs its GPUs, is tried on them once, and {waits}" if record.needs_gpus else waits
-            waits = waits if begins_at is None else f"waits for {span_text(begins_at - at)} and is tried again"
+            if record.awaits_kept:
+                waits = f"{waits}, once what the attempt keeps is stored"
+            elif begins_at is not None:
+                waits = f"waits for {span_text(begins_at - at)} and is tried again"
             why = f"{ended.reason}: {ended.message}" if ended.message else ended.reason
             return f"Attempt {job_id}/{ended.number} ended ({why}); job {job_id} {waits}."
         case records.WorkerDrained(job=job_id, reason=reason):
@@ -141,6 +147,13 @@ def sentence(record: Record) -> str:
             return f"The notice {notice!r} of attempt {key} was not delivered{_because(message)}."
         case records.ResultsSettled():
             return _results_sentence(record)
+        case records.FilesKept(key=key, copy=copy, is_checkpoint=is_checkpoint):
+            how = "A checkpoint of" if is_checkpoint else "What"
+            keeps = "" if is_checkpoint else " keeps"
+            return f"{how} {key}{keeps} is stored for the next attempt: {_files_text(copy)}."
+        case records.KeptWaitEnded(job=job_id, reason=reason):
+            went = f"does not wait any longer for what its last attempt keeps{_because(reason)}"
+            return f"Job {job_id} {went if reason else 'waits in line: what its last attempt keeps has come'}."
         case records.NodeRegistered(node=node):
             devices = ", ".join(device.name for device in node.info.devices) or "no GPU"
             return f"Node {node.name} registered from {node.address or 'an unknown address'} with {devices}."
@@ -222,6 +235,11 @@ def sentence(record: Record) -> str:
             assert_never(record)
 
 
+def _files_text(copy: KeptCopy) -> str:
+    count = copy.folder.entry_count
+    return f"{count:,} {'file' if count == 1 else 'files'} of {copy.folder.content_bytes:,} bytes"
+
+
 def _results_sentence(record: records.ResultsSettled) -> str:
     files = f"{record.file_count:,} {'file' if record.file_count == 1 else 'files'} of {record.size_bytes:,} bytes"
     match record.outcome:
@@ -292,7 +310,8 @@ def tell(record: Record) -> str:
         case records.AttemptEnded(job=job_id, ended=ended, begins_at=begins_at, at=at):
             what = " held" if record.is_held else " retry" if record.is_retry else ""
             what = " needs GPUs" if record.needs_gpus else what
-            pause = "" if begins_at is None else f", again in {span_text(begins_at - at)}"
+            waits = "awaits what it keeps for" if record.awaits_kept else "again in"
+            pause = "" if begins_at is None else f", {waits} {span_text(begins_at - at)}"
             return f"{name} {job_id}/{ended.number} {ended.reason}{what}{pause}"
         case records.AttemptVoided(job=job_id, number=number, reason=reason, kept_away=kept_away):
             away = (
@@ -316,6 +335,10 @@ def tell(record: Record) -> str:
             return f"{name} {key} {number}: {notice}"
         case records.ResultsSettled(key=key, outcome=outcome):
             return f"{name} {key} {outcome.value}"
+        case records.FilesKept(key=key, copy=copy, is_checkpoint=is_checkpoint):
+            return f"{name} {key} {'checkpoint ' if is_checkpoint else ''}{copy.folder.digest[:8]}"
+        case records.KeptWaitEnded(job=job_id):
+            return f"{name} {job_id}{_because(record.reason)}"
         case records.NodeRegistered(node=node):
             return f"{name} {node.name}"
         case records.DeviceMarked(node=node_name, device=device):
@@ -417,6 +440,10 @@ def _command_facts(command: commands.ToRank | commands.PrepareAttempt) -> str:
             return f"{address}:{port}"
         case commands.LaunchAttempt(slot=RankKey() as slot):
             return f"in the slot of {slot}"
+        case commands.LaunchAttempt(kept=InputFolder() as kept):
+            return f"with {kept.digest[:8]}"
+        case commands.PrepareAttempt(launch=launch):
+            return _command_facts(launch)
         case commands.StopAttempt(cause=cause, grace=grace):
             return f"{cause.value} grace={span_text(grace)}"
         case commands.SetTimeLimit(time_limit=limit):

@@ -51,6 +51,8 @@ STORE_GAP = "STORE_GAP"
 """The reason of a job that waits since history was cut off."""
 SHORT_BESIDE_GPUS = frozenset({"CPUS_IN_USE", "MEMORY_IN_USE"})
 """Reasons of a job that no GPU more would help."""
+KEPT_FILES = "KEPT_FILES"
+"""The reason of a job whose last attempt keeps files that are not stored yet."""
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
 STARTING = "STARTING"
@@ -209,6 +211,12 @@ def why_deferred(job: Job) -> WaitReason:
         ends = [f"{WANTED_WORDS[each.wanted]} job {each.job}" for each in job.unmet[:AHEAD_SHOWN]]
         more = len(job.unmet) - len(ends)
         return WaitReason("DEPENDENCY", f"it runs {', '.join(ends)}{f' and {more} more' if more else ''}")
+    if job.awaits_kept:
+        last = job.past[-1]
+        where = nodes_text([rank.placement.node for rank in last.ranks])
+        until = begin_text(job.begins_at)
+        clause = f"what attempt {last.number} keeps is still to come from {where}; it waits for that until {until}"
+        return WaitReason(KEPT_FILES, f"{clause} (to start it now: gpuctl release {job.id})")
     return WaitReason("BEGIN_TIME", f"its begin time, {begin_text(job.begins_at)}, has not come")
 
 

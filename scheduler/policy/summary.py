@@ -3,7 +3,7 @@
 from ..state.jobs import Job
 from ..state.shares import share_text
 from ..state.specs import EndWanted, Resources
-from .explain import ARRAY_CAP, NEXT_PASS, STARTING, STORE_GAP, USER_CAP, WaitReason
+from .explain import ARRAY_CAP, KEPT_FILES, NEXT_PASS, STARTING, STORE_GAP, USER_CAP, WaitReason
 from .fit import NODE_CANNOT_START, memory_text
 from .groups.caps import GROUP_CAP, GROUP_HOURS
 
@@ -16,6 +16,7 @@ AFTER_WORDS = {EndWanted.OK: "", EndWanted.ANY: " ends", EndWanted.FAIL: " fails
 WORDS = {
     "HELD": "held",
     "BEGIN_TIME": "begins later",
+    KEPT_FILES: "what it keeps is being stored",
     "NO_NODES": "no node has registered",
     "NEVER_FITS": "fits no node",
     NEXT_PASS: "starts in a moment",

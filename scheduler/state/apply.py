@@ -28,6 +28,7 @@ from .ids import JobId, NodeName, RankKey
 from .indexes.equal_jobs import EqualJobs
 from .indexes.indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
+from .kept import with_copy
 from .nodes import Node, approved, resumed, revoked
 from .records import Record
 from .results import due_with
@@ -164,7 +165,8 @@ def apply(durable: Durable, record: Record) -> None:
                     durable.touched["tally", str(job.id)] = None
             if job.array is not None:
                 _keep(durable, durable.tally(job.array).adding(finished))
-            _put_job(durable, job, replace(job, state=finished, past=past, items=items, version=job.version + 1))
+            ended_job = replace(job, state=finished, past=past, items=items, kept=(), version=job.version + 1)
+            _put_job(durable, job, ended_job)
         case records.JobWarned(job=job_id, warning=warning):
             job = durable.jobs[job_id]
             _put_job(durable, job, replace(job, warnings=(*job.warnings, warning), version=job.version + 1))
@@ -174,6 +176,14 @@ def apply(durable: Durable, record: Record) -> None:
             pass
         case records.ResultsSettled(key=key):
             _settle_results(durable, key)
+        case records.FilesKept(key=key, copy=copy):
+            job = durable.jobs[key.job]
+            _put_job(durable, job, replace(job, kept=with_copy(job.kept, copy), version=job.version + 1))
+        case records.KeptWaitEnded(job=job_id, at=at):
+            job = durable.jobs[job_id]
+            waits = replace(job, begins_at=None, waits_since=at, version=job.version + 1)
+            # Its place in the order is that of its submit, as behind every requeue.
+            _put_job(durable, job, waits if isinstance(job.state, jobs.Held) else replace(waits, state=jobs.Queued()))
         case records.NodeRegistered(node=node):
             _put_node(durable, node)
         case records.NodeLost(node=name):
@@ -293,7 +303,7 @@ def _await_results(
     durable: Durable, job: Job, attempt: Attempt | EndedAttempt, ended: Iterable[int], at: Instant
 ) -> None:
     """Await what these ranks of an attempt left, which have just ended."""
-    if not job.spec.results:
+    if not job.spec.leaves:
         return
     known = durable.results_due.get((job.id, attempt.number))
     due = due_with(known, job.id, attempt, ended, at)

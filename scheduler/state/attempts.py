@@ -7,6 +7,7 @@ from typing import Any
 from gpufleet.jobs.runs import ExitStatus, FileRun, StopCause
 
 from .ids import DeviceUuid, JobId, NodeName, RankKey
+from .kept import KeptCopy
 from .shares import DeviceShare
 from .units import Instant
 from .used import RankUse
@@ -128,7 +129,8 @@ class Attempt:
     `forecast` is what was expected of the job while it waited for this run, if anything was. `lineage` is that of the
     scheduler's start that placed it, empty where one of its nodes does not know lineages (RankKey says what it is for).
     `slot` is set for one that was placed in its node's backlog: the first attempt of the slot in which it is the next;
-    all attempts of a slot have the same placement, and hold it once. `is_asked_back`: it was asked back since.
+    all attempts of a slot have the same placement, and hold it once. `is_asked_back`: it was asked back since. `kept`
+    is what its ranks find of earlier attempts.
     """
 
     number: int
@@ -140,6 +142,7 @@ class Attempt:
     lineage: str = ""
     slot: RankKey | None = None
     is_asked_back: bool = False
+    kept: tuple[KeptCopy, ...] = ()
 
     def keys(self, job: JobId) -> tuple[RankKey, ...]:
         """The keys of all its ranks, as an attempt of this job."""

@@ -6,7 +6,7 @@ from gpufleet.jobs.runs import StopCause
 
 from .attempts import Placement
 from .ids import JobId, NodeName, RankKey, UserName
-from .specs import JobSpec
+from .specs import InputFolder, JobSpec
 from .units import Instant, Span
 from .warnings import JobWarning
 
@@ -26,7 +26,7 @@ class LaunchAttempt(ToRank):
     `node_count` is how many ranks the attempt has, and `nodes` where they are, in order. `array` and `index` are set
     for an item. `shared_root` is the shared folder that the node may read files in, empty for none. With a `slot` it
     waits in the node's backlog for those of the slot before it. `run_number` is which of the job's attempts that ran it
-    is; 0: its number says so.
+    is; 0: its number says so. `kept` is what an earlier attempt kept for this rank.
     When the job was submitted, and this attempt placed, is part of its origin.
     """
 
@@ -44,6 +44,7 @@ class LaunchAttempt(ToRank):
     placed_at: Instant = Instant(0)
     slot: RankKey | None = None
     run_number: int = 0
+    kept: InputFolder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

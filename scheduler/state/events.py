@@ -14,6 +14,7 @@ from .gap import Origin
 from .groups.changes import GroupEvent
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Items
+from .kept import KeptCopy
 from .nodes import DeviceSample, HostSample, NodeInfo
 from .results import ResultsOutcome
 from .sessions.events import SessionEvent
@@ -137,7 +138,10 @@ class EntryRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsReported:
-    """A node has brought what a rank left, as far as it could, and it is stored. `message` says what is missing."""
+    """A node has brought what a rank left, as far as it could, and it is stored. `message` says what is missing.
+
+    `kept` is the copy for the next attempt, where all of it has come.
+    """
 
     at: Instant
     key: RankKey
@@ -145,6 +149,16 @@ class ResultsReported:
     file_count: int = 0
     size_bytes: int = 0
     message: str = ""
+    kept: KeptCopy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStored:
+    """A rank that runs has asked to store what it keeps, and all of it is stored."""
+
+    at: Instant
+    key: RankKey
+    copy: KeptCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -552,6 +566,7 @@ Event = (
     | SignalRequested
     | EntryRequested
     | ResultsReported
+    | CheckpointStored
     | RequeueRequested
     | NodeAnnounced
     | NodeRefused

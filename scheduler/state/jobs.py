@@ -12,7 +12,8 @@ from .attempts import Attempt, EndedAttempt, Rank
 from .groups.group import NO_GROUP, GroupId
 from .ids import JobId, RankKey, UserName
 from .indices import Indices
-from .specs import Band, Dependency, JobSpec, Outcome
+from .kept import KeptCopy
+from .specs import Band, Dependency, InputFolder, JobSpec, Outcome
 from .units import Instant, after
 from .warnings import JobWarning
 
@@ -197,7 +198,7 @@ class Job:
     `attempt_count` is the number of the newest attempt; of those `void_count` came to nothing before anything ran.
     `fell_back` is set as long as it does without the GPUs that it prefers. It does not do so before `falls_back_after`,
     where it would have gained nothing. `group` is the group of users that it was submitted in, also when that has been
-    renamed or removed.
+    renamed or removed. `kept` is what its next attempt finds, by rank.
     """
 
     id: JobId
@@ -229,11 +230,17 @@ class Job:
     group: GroupId = NO_GROUP
     void_count: int = 0
     falls_back_after: Instant | None = None
+    kept: tuple[KeptCopy, ...] = ()
 
     @property
     def run_count(self) -> int:
         """Attempts that ran, and the one that is placed now."""
         return self.attempt_count - self.void_count
+
+    @property
+    def awaits_kept(self) -> bool:
+        """Whether it waits for what its last attempt keeps, until `begins_at`: no other begin time follows an end."""
+        return bool(self.spec.keep and self.past) and self.begins_at is not None
 
     @property
     def age_since(self) -> Instant:
@@ -312,6 +319,20 @@ def keyed_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
 def live_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
     """Those of them that have not ended."""
     return ((key, rank) for key, rank in keyed_ranks(job, attempt) if rank.exit is None)
+
+
+def folders_of(job: Job) -> tuple[InputFolder, ...]:
+    """The stored folders that a job needs: what was uploaded for it, and what its attempts find."""
+    uploaded = () if job.spec.folder is None else (job.spec.folder,)
+    return (*uploaded, *kept_folders(job))
+
+
+def kept_folders(job: Job) -> tuple[InputFolder, ...]:
+    """The copies that a job needs: what its next attempt finds, and what one finds that has not begun on every rank."""
+    attempt = job.attempt
+    is_begun = attempt is None or all(rank.started_at is not None for rank in attempt.ranks)
+    found = () if attempt is None or is_begun else attempt.kept
+    return tuple(dict.fromkeys(copy.folder for copy in (*job.kept, *found)))
 
 
 def active_state(job: Job) -> ActiveState:

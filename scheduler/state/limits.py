@@ -85,7 +85,8 @@ class Limits:
     With `nodes_await_approval` a node that joins is given no work until a person approves it. `backlog_depth` is how
     many short jobs may wait in each slot of a node, to begin as soon as the one before has ended; 0: none.
     A gang that is prepared is given up when a node says nothing of its rank for `prepare_span`, or that nothing of it
-    moves for `prepare_still_span`.
+    moves for `prepare_still_span`. `kept_wait` is how long a job that is queued again waits for what its last attempt
+    keeps.
     """
 
     heartbeat_interval: Span = Span(2 * SECOND)
@@ -106,6 +107,7 @@ class Limits:
     queued_jobs: int = 1_000_000
     node_order: NodeOrder = NodeOrder.FRAGMENTATION
     backlog_depth: int = 3
+    kept_wait: Span = Span(60 * MINUTE)
     user_gpus_max: int = 0
     user_jobs_max: int = 0
     preemptible_after: Span = Span(5 * MINUTE)

@@ -398,6 +398,7 @@ ARRIVALS = (
     records.JobQueued,
     records.JobReleased,
     records.BeginReached,
+    records.KeptWaitEnded,
     records.DependencyMet,
     records.JobBandChanged,
     records.JobUpdated,

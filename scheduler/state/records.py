@@ -13,6 +13,7 @@ from .gap import HistoryGap
 from .groups.changes import GroupRecord
 from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Finished, Job
+from .kept import KeptCopy
 from .nodes import Node, UnhealthyDevice
 from .results import ResultsOutcome
 from .sessions.records import SessionRecord
@@ -256,7 +257,8 @@ class RankEnded(OfRank):
 class AttemptEnded(OfJob):
     """An attempt is over, its devices are free, and the job waits again; not eligible before `begins_at`.
 
-    `needs_gpus`: it fell back and said that it needs its GPUs, which it waits for from now on.
+    `needs_gpus`: it fell back and said that it needs its GPUs, which it waits for from now on. `awaits_kept`: until
+    `begins_at` it waits for what the attempt keeps.
     """
 
     ended: EndedAttempt
@@ -264,6 +266,7 @@ class AttemptEnded(OfJob):
     is_retry: bool = False
     needs_gpus: bool = False
     begins_at: Instant | None = None
+    awaits_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +363,21 @@ class ResultsSettled(OfRank):
     file_count: int = 0
     size_bytes: int = 0
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesKept(OfRank):
+    """A whole copy of what a rank keeps is stored: the next attempt finds it, unless a newer one follows."""
+
+    copy: KeptCopy
+    is_checkpoint: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptWaitEnded(OfJob):
+    """A job waits no longer for what its last attempt keeps: it has come, or `reason` says why it is not waited for."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -644,6 +662,8 @@ Record = (
     | JobEntered
     | NoticeNotDelivered
     | ResultsSettled
+    | FilesKept
+    | KeptWaitEnded
     | NodeRegistered
     | NodeLost
     | NodeReturned

@@ -1,4 +1,4 @@
-"""What ranks that have ended left (`--download`): awaited, until a record says what became of it.
+"""What ranks that have ended left (`--download`, `--keep`): awaited, until a record says what became of it.
 
     a rank ends -> awaited -> STORED | INCOMPLETE | NOT_WANTED | LOST
 
@@ -70,7 +70,7 @@ class Claim(Enum):
 
 def claim_of(job: Job | None, due: ResultsDue | None, node: NodeName, key: RankKey) -> Claim:
     """What is known of a rank on this node; `due` is what is awaited of its attempt."""
-    if job is None or not job.spec.results:
+    if job is None or not job.spec.leaves:
         return Claim.UNKNOWN
     if due is not None and due.awaits(key):
         return Claim.ENDED if due.nodes[key.rank] == node else Claim.FOREIGN

@@ -302,8 +302,9 @@ class JobSpec(_ClassCache):
     `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
     for none. With `is_requeued_on_timeout` it waits again where its time limit would end it. An empty `cwd` is the
     folder of its `files`, in which the contents of `folder` lie, too. `secrets` are names of its owner's secrets by the
-    variables that are given them. `results` say what of that folder is stored when an attempt has ended, `inputs`
-    what other jobs left that lies there, too. Without a `container` it runs on its nodes as they are.
+    variables that are given them. `results` say what of that folder is stored when an attempt has ended, `keep` what of
+    it the next attempt finds again, and `inputs` what other jobs left that lies there, too. Without a `container` it
+    runs on its nodes as they are.
     """
 
     argv: tuple[str, ...]
@@ -341,6 +342,12 @@ class JobSpec(_ClassCache):
     environment: JobEnvironment | None = None
     container: ContainerSettings | None = None
     inputs: tuple[JobInput, ...] = ()
+    keep: tuple[str, ...] = ()
+
+    @property
+    def leaves(self) -> bool:
+        """Whether anything of the folder of an attempt is stored behind its end."""
+        return bool(self.results or self.keep)
 
     @property
     def resources_asked(self) -> Resources:

@@ -91,6 +91,8 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         files=input_files_proto(spec.files, command.shared_root),
         folder=input_folder_proto(spec.folder),
         results=spec.results,
+        keep=spec.keep,
+        kept=input_folder_proto(command.kept),
         inputs=job_inputs_proto(spec.inputs),
         environment=job_environment_proto(spec.environment),
         secret_variables=[variable for variable, _ in spec.secrets],

@@ -16,6 +16,7 @@ from ..policy.summary import summary
 from ..ports import StoredRecord
 from ..state.attempts import Attempt, EndedAttempt, OutputEnd, Rank
 from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping
+from ..state.kept import KeptCopy
 from ..state.shares import DeviceShare
 from ..state.specs import EndWanted, GpuMode, JobSpec, Outcome
 from ..state.units import MB
@@ -96,6 +97,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         files=input_files_proto(spec.files),
         folder=input_folder_proto(spec.folder),
         results=spec.results or None,
+        keep=spec.keep or None,
         inputs=job_inputs_proto(spec.inputs),
         environment=job_environment_proto(spec.environment),
         secrets=secrets_proto(spec.secrets),
@@ -258,6 +260,7 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         array_id=job.array or 0,
         warnings=[_warning_proto(each) for each in job.warnings] or None,
         gpu_choice=gpu_choice_proto(job),
+        kept=[_kept_proto(each) for each in job.kept] or None,
     )
     if job.spec.env and not omit_env:
         message.spec.env.update(job.spec.env)
@@ -275,6 +278,16 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         if exit_ is not None:
             message.exit.CopyFrom(exit_)
     return message
+
+
+def _kept_proto(copy: KeptCopy) -> job_pb2.KeptFiles:
+    return job_pb2.KeptFiles(
+        rank=copy.rank,
+        attempt=copy.attempt,
+        store_time=timestamp(copy.given_at),
+        file_count=copy.folder.entry_count,
+        size_bytes=copy.folder.content_bytes,
+    )
 
 
 def _warning_proto(warning: JobWarning) -> job_pb2.JobWarning:

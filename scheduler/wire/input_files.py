@@ -43,7 +43,8 @@ def input_files_of(spec: job_pb2.JobSpec, path: str) -> tuple[InputFile, ...]:
     if (clash := clash_among(each.path for each in found)) is not None:
         number, why = clash
         raise invalid(f"{path}.files[{number}].path", why, next_step="give each file a path of its own")
-    lies_there = bool(found or spec.HasField("folder") or spec.results or spec.inputs) and not spec.cwd.startswith("/")
+    has_folder = found or spec.HasField("folder") or spec.results or spec.keep or spec.inputs
+    lies_there = bool(has_folder) and not spec.cwd.startswith("/")
     if lies_there and spec.output_file and not spec.output_file.startswith("/"):
         raise invalid(
             f"{path}.output_file",

@@ -32,7 +32,7 @@ from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
 from .process_settings import process_settings_of
-from .results import results_of
+from .results import keep_of, results_of
 from .secret_fields import secrets_of
 
 SPECS_MAX = 10_000
@@ -123,8 +123,8 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     name = _checked_name(spec, path)
     files, folder = input_files_of(spec, path), input_folder_of(spec, path)
     results, container = results_of(spec, path), container_of(spec, path)
-    inputs = job_inputs_of(spec, path)
-    if spec.cwd or not (files or folder or results or inputs or container):
+    inputs, keep = job_inputs_of(spec, path), keep_of(spec, path)
+    if spec.cwd or not (files or folder or results or keep or inputs or container):
         _check_cwd(spec, f"{path}.cwd")
     time_limit = optional_span(spec, "time_limit", path, least=1)
     grace = optional_span(spec, "grace", path)
@@ -192,6 +192,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             files=files,
             folder=folder,
             results=results,
+            keep=keep,
             environment=job_environment_of(spec, path),
             secrets=secrets_of(spec, path),
             container=container,

@@ -62,6 +62,7 @@ UNFIT = (
     ("environment", "a worker is started again for as long as its model is served; install what it needs on its nodes"),
     ("inputs", "a worker is started again for as long as its model is served, when what jobs left may be gone"),
     ("results", "a worker is started again for as long as its model is served, and leaves nothing"),
+    ("keep", "a worker is started again for as long as its model is served, and keeps nothing for that"),
     ("files", "a worker is started again for as long as its model is served; put them on its nodes"),
 )
 """Fields of a job that say nothing for a worker, and why."""

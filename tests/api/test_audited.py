@@ -34,7 +34,7 @@ s = scheduler_pb2
 
 CHANGING = {
     *("Submit", "Ingest", "Cancel", "UpdateJob", "SignalJob", "RequeueJob"),
-    *("AttachJob", "ForwardPort", "ExecJob", "AccessFiles"),
+    *("AttachJob", "ForwardPort", "ExecJob", "AccessFiles", "KeepFiles"),
     *("UpdateNode", "ForgetNode", "ApproveNode", "RevokeNode", "UpdateServer", "Register"),
     *("ServeModel", "StopModel", "OpenSession", "CloseSession", "DrainWorker", "ConnectWorker"),
     *("UploadBlob", "CheckFiles", "CreateToken", "JoinProgram", "RevokeToken", "SetSecret", "RemoveSecret"),

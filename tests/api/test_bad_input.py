@@ -184,6 +184,10 @@ BAD_SPECS = [
     Bad("a queue time-out of nothing", {"queue_timeout": seconds(0)}, "queue_timeout"),
     Bad("a begin before all times", {"begin_time": Timestamp(seconds=-1)}, "begin_time", says="--begin"),
     Bad("a begin after all times", {"begin_time": Timestamp(seconds=2**60)}, "begin_time", says="--begin"),
+    Bad("what is kept of a folder that stays", {"keep": ["ckpt/**"]}, "keep", says="--upload . in place of --cwd"),
+    Bad("what is kept for no attempt", {"keep": ["a"], "cwd": "", "no_requeue": True}, "keep", says="no next attempt"),
+    Bad("what is kept that is no pattern", {"keep": ["# a"], "cwd": ""}, "keep[0]", says="chooses nothing"),
+    Bad("more that is kept than is looked for", {"keep": ["a"] * 101, "cwd": ""}, "keep", says="100 are the most"),
     Bad("a place to take of a job not to run again", {"is_preemptible": True, "no_requeue": True}, "is_preemptible"),
     # Other jobs.
     Bad("a job to wait for that is none", {"after": [job_pb2.Dependency(job_id=0)]}, "after[0].job_id"),

@@ -42,7 +42,7 @@ NOT_LET = REFUSED | {Reason.FILE_NOT_UPLOADED, Reason.NODE_ID_TAKEN, Reason.OUTP
 """The same, where a call has another word for it."""
 
 OWNED = {
-    "a job": "Cancel UpdateJob SignalJob RequeueJob AttachJob ForwardPort ExecJob AccessFiles",
+    "a job": "Cancel UpdateJob SignalJob RequeueJob AttachJob ForwardPort ExecJob AccessFiles KeepFiles",
     "a model": "ServeModel DrainWorker StopModel",
     "secrets": "SetSecret ListSecrets RemoveSecret",
     "a file": "DownloadBlob",
@@ -101,6 +101,7 @@ def requests(scene: Scene) -> dict[str, Callable[[], Any]]:
     return {
         "ForwardPort": lambda: pb.ForwardPortRequest(target=pb.ForwardedPort(job_id=job, port=9)),
         "ExecJob": lambda: pb.ExecJobRequest(start=job_pb2.ExecStart(job_id=job, argv=["true"])),
+        "KeepFiles": lambda: files_pb2.KeepFilesRequest(job_id=job),
         "AccessFiles": lambda: files_pb2.AccessFilesRequest(target=files_pb2.AccessedFiles(job_id=job)),
         "AttachJob": lambda: pb.AttachJobRequest(job_id=job),
         "SignalJob": lambda: pb.SignalJobRequest(jobs=jobs, signal=28),

@@ -40,7 +40,7 @@ TELLS = {
     "that there is a job, and its spec": "Submit Ingest Queue GetJob Explain Watch ServeModel ListModels ListSessions",
     "that there is a job": "ListAuditEntries ListArrayItems ListEndedJobs ListWorkers ListDevices WatchDevices",
     "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
-    "ForwardPort ExecJob CloseSession DrainWorker OpenSession",
+    "ForwardPort ExecJob KeepFiles CloseSession DrainWorker OpenSession",
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
     "ListRequestUsage FindMissingBlobs UploadBlob CheckFiles DownloadBlob CreateToken JoinProgram ListTokens "
@@ -176,6 +176,7 @@ async def test_files_that_download_chooses_are_for_whom_the_setting_says_while_t
             write = files_pb2.WriteFile(path="out/a", size_bytes=1, digest=hashlib.sha256(b"x").hexdigest())
             if not is_owner:
                 assert await _why(client, job, b"x", write=write) is Reason.NOT_YOUR_JOB, who
+                assert await _why(client, job, keep=files_pb2.KeepFolder()) is Reason.NOT_YOUR_JOB, who
                 assert await _why(client, bare, list=files_pb2.ListFolder()) is Reason.NOT_YOUR_JOB, who
         assert (await asked(people["ann"], job, read=files_pb2.ReadFile(path="out/a"))).digest == hashlib.sha256(
             b"chosen\n"

@@ -41,6 +41,7 @@ MAY_CALL = {
     # Those who run things.
     "Submit Cancel UpdateJob SignalJob RequeueJob AttachJob ServeModel StopModel CloseSession": ROLES[:2],
     "ForwardPort": ROLES[:2],
+    "KeepFiles": ROLES[:2],
     "ExecJob": ROLES[:2],
     "DrainWorker": ROLES[:2],
     "SetSecret ListSecrets RemoveSecret": ROLES[:2],

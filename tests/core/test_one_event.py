@@ -391,6 +391,7 @@ def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
         | _read(_put_back())
         | _read(_probed())
         | _read(_set_up_and_left())
+        | _read(_kept_for_the_next_attempt())
         | _read(_asked_back())
         | _read(_made_ready())
         | _read(_asked_of_many_at_once())
@@ -512,6 +513,15 @@ def _set_up_and_left() -> list[Record]:
     for line in ("started 1/1", "untold 1/1 start", "exited 1/1 code=0", "synced 1/1", "left 1/1 stored"):
         transcript.answer(line)
     return fleet.store.records
+
+
+def _kept_for_the_next_attempt() -> list[Record]:
+    """The records of a job whose attempt kept something, which came before it was placed again."""
+    transcript = Transcript()
+    begun = ("node n1 cpus=4", "submit alice keep=ckpt requeue-on-timeout time-limit=1h", "started 1/1")
+    for line in (*begun, "checkpoint 1/1 copy", "exited 1/1 by-time-limit", "synced 1/1", "left 1/1 stored kept=copy"):
+        transcript.answer(line)
+    return transcript.fleet.store.records
 
 
 def _put_back() -> list[Record]:

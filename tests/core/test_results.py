@@ -9,6 +9,7 @@ import pytest
 from gpufleet.jobs.runs import ExitCode
 from scheduler.state.attempts import Attempt, EndedAttempt, Placement, Rank, RankExit
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
+from scheduler.state.indexes.slots import slot_class
 from scheduler.state.jobs import ATTEMPTS_KEPT, Job, Queued, Running
 from scheduler.state.results import Claim, claim_of, due_with
 from scheduler.state.specs import Band, JobSpec, Resources
@@ -89,3 +90,10 @@ def test_ranks_are_awaited_as_they_end_and_one_that_never_ran_is_not() -> None:
 def test_of_a_rank_that_its_node_was_told_to_forget_before_nothing_is_awaited() -> None:
     told = replace(GANG.ranks[1], exit=replace(EXIT, is_forgotten=True))
     assert due_with(None, JobId(1), replace(GANG, ranks=(GANG.ranks[0], told)), (1,), AT) is None
+
+
+def test_a_job_that_keeps_files_waits_in_no_backlog() -> None:
+    plain = JobSpec(argv=("true",), name="t", cwd="/", resources=Resources())
+    assert slot_class(replace(job(), spec=plain)) is not None
+    for leaves in (replace(plain, keep=("*",)), replace(plain, results=("*",))):
+        assert slot_class(replace(job(), spec=leaves)) is None, "its files are to be laid out, or brought back"

@@ -27,6 +27,7 @@ from scheduler.state.attempts import OutputStream, RefusalKind
 from scheduler.state.events import (
     BandRequested,
     CancelRequested,
+    CheckpointStored,
     DrainRequested,
     EntryRequested,
     Event,
@@ -57,12 +58,13 @@ from scheduler.state.groups.changes import GroupRemovalRequested, GroupRenameReq
 from scheduler.state.groups.group import GroupName
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
 from scheduler.state.indexes.equal_jobs import EqualJobs
+from scheduler.state.kept import KeptCopy
 from scheduler.state.limits import GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of
 from scheduler.state.replies import Refused, Submitted
 from scheduler.state.results import ResultsOutcome
-from scheduler.state.specs import Band
+from scheduler.state.specs import Band, InputFolder
 from scheduler.state.units import Instant, Span
 from scheduler.state.warnings import MemoryPeak
 from tests.core.fleet import FakeStore, Fleet, Turn
@@ -340,8 +342,12 @@ class Transcript:
         )
 
     def left(self, words: Words) -> list[str]:
-        """A node has brought what a rank left: `left 1/1 stored`, `incomplete`, `not-wanted` or, given up, `lost`."""
-        outcome = ResultsOutcome[words.positions.pop().upper().replace("-", "_")]
+        """A node has brought what a rank left: `left 1/1 stored`, `incomplete`, `not-wanted` or, given up, `lost`.
+
+        `kept=copy1` is what came for the next attempt.
+        """
+        outcome, kept = ResultsOutcome[words.positions.pop().upper().replace("-", "_")], words.value("kept")
+        key = key_of(words.next())
         messages = {
             ResultsOutcome.STORED: "",
             ResultsOutcome.INCOMPLETE: "not among it: 'link' is a link",
@@ -351,13 +357,24 @@ class Transcript:
         is_stored = outcome in (ResultsOutcome.STORED, ResultsOutcome.INCOMPLETE)
         told = ResultsReported(
             at=self.fleet.now,
-            key=key_of(words.next()),
+            key=key,
             outcome=outcome,
+            kept=self._copy(key, kept) if kept else None,
             file_count=2 if is_stored else 0,
             size_bytes=300 if is_stored else 0,
             message=messages[outcome],
         )
         return self.take_up(told)
+
+    def checkpoint(self, words: Words) -> list[str]:
+        """A rank that runs has had what it keeps stored: `checkpoint 1/1 copy1`."""
+        name = words.positions.pop()
+        key = key_of(words.next())
+        return self.take_up(CheckpointStored(at=self.fleet.now, key=key, copy=self._copy(key, name)))
+
+    def _copy(self, key: RankKey, name: str) -> KeptCopy:
+        folder = InputFolder(digest=name, size_bytes=90, entry_count=3, content_bytes=70)
+        return KeptCopy(rank=key.rank, attempt=key.attempt, given_at=self.fleet.now, folder=folder)
 
     def untold(self, words: Words) -> list[str]:
         """A notice of a rank was not delivered: `untold 1/1 end reason="it ended with code 5"`."""
@@ -653,6 +670,7 @@ COMMANDS: dict[str, Command] = {
     "signal": Transcript.signal,
     "enter": Transcript.enter,
     "left": Transcript.left,
+    "checkpoint": Transcript.checkpoint,
     "untold": Transcript.untold,
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,

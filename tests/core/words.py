@@ -119,6 +119,7 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         notify=words.value("notify"),
         no_warnings=words.switch("no-warnings"),
         results=words.list("results"),
+        keep=words.list("keep"),
         is_requeued_on_timeout=words.switch("requeue-on-timeout"),
     )
 

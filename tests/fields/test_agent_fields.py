@@ -184,12 +184,16 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         "is_gang": "the agent waits for Start itself",
         "notify": "the agent tells itself",
         "results": "the agent brings them itself",
+        "keep": "the agent brings it itself",
         **dict.fromkeys(tuple(f"inputs.{each.name}" for each in fields(JobInput)), "the agent lays them out itself"),
         "secret_variables": "what the agent itself keeps out of what it writes down",
         **dict.fromkeys(tuple(f"files.{each.name}" for each in fields(InputFile)), "the agent lays them out itself"),
         **dict.fromkeys(("environment?", "environment.tool", "environment.what"), "the agent has it made itself"),
         **dict.fromkeys(
             ("folder?", *(f"folder.{each.name}" for each in fields(InputFolder))), "the agent lays it out itself"
+        ),
+        **dict.fromkeys(
+            ("kept?", *(f"kept.{each.name}" for each in fields(InputFolder))), "the agent lays it out itself"
         ),
     }
     assert not unsaid(completed, LaunchAttempt, exceptions=exceptions)

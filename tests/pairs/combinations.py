@@ -1,4 +1,4 @@
-"""Levels that cannot meet in one row: refused by the scheduler, without a meaning, or known to be broken."""
+"""Levels that cannot meet in one row: refused by the scheduler, or without a meaning."""
 
 from __future__ import annotations
 
@@ -34,14 +34,6 @@ class Senseless:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """Levels that are known not to work together; delete the line with the repair."""
-
-    levels: Levels
-    why: str
-
-
 def _typed_to(option: str, **levels: str) -> tuple[Refused, ...]:
     """What cannot be run again, as its input is gone."""
     return tuple(Refused(levels={"typed": typed, **levels}, option=option) for typed in TYPED_TO)
@@ -72,17 +64,7 @@ SENSELESS: tuple[Senseless, ...] = (
     Senseless(levels={"isolation": "own account", "image": "yes"}, why=NO_ENGINE),
 )
 
-BROKEN: tuple[Broken, ...] = tuple(
-    Broken(
-        levels={"nodes": "two", "environment": each},
-        why="a gang whose environment takes longer than 15 s begins again with another number (issue 29, point 8)",
-    )
-    for each in ("requirements", "setup")
-)
-"""Rows with these levels come as soon as their line is deleted."""
-
-
-_ALL: tuple[Refused | Senseless | Broken, ...] = (*REFUSED, *SENSELESS, *BROKEN)
+_ALL: tuple[Refused | Senseless, ...] = (*REFUSED, *SENSELESS)
 
 FORBIDDEN: tuple[Levels, ...] = tuple(each.levels for each in _ALL)
 """Levels that no row has together."""

@@ -69,9 +69,6 @@ class Row:
 FEATURES: dict[str, tuple[str, ...]] = {each.name: get_args(get_type_hints(Row)[each.name]) for each in fields(Row)}
 """The levels of each feature, the plain one first."""
 
-COMING = ("keep", "input")
-"""Options without a feature yet: --keep is being built (issue 29, point 4), --input is new."""
-
 
 def levels(row: Row) -> dict[str, str]:
     """The features of a row that are not plain."""

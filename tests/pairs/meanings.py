@@ -69,6 +69,12 @@ MEANINGS: dict[str, Meaning] = {
         "of the working directory",
         "download",
     ),
+    "--keep": Meaning(
+        "each item keeps its own",
+        "each rank keeps its own",
+        "laid out over the new copy of the files",
+        "of the working directory",
+    ),
     "--input": Meaning("a copy for each item", "a copy on each node", "a new copy", "in the working directory"),
     "--requirements": Meaning(*ENVIRONMENT, "", "environment=requirements"),
     "--uv": Meaning(*ENVIRONMENT, "refused"),

@@ -344,8 +344,8 @@ class Agent:
         if self._checks.get(command.key) != number:
             return
         del self._checks[command.key]
-        if command.results:
-            self._bringing.expect(command.key)
+        if command.results or command.keep:
+            self._bringing.expect(command.key, keeps=bool(command.keep))
         objection = self.machine.objection(command.key, command.process.argv) if is_prepare else None
         found = objection or self._misfit(command)
         if isinstance(found, Misfit):
@@ -371,6 +371,7 @@ class Agent:
     def _spawn(self, action: SpawnAttempt) -> None:
         """The keeper is asked; it does so even when this process dies meanwhile, and asked again when it died."""
         command = action.command
+        self.world.checks.kept.begins(command.key, "" if command.kept is None else command.kept.digest)
         asked = Launch(
             key=command.key,
             process=replace(command.process, env={}, cwd="/"),

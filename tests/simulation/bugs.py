@@ -14,7 +14,7 @@ from node_agent.core.adoption import LaunchDecision
 from node_agent.core.outcome import AttemptEnd
 from scheduler import clock, engine, links, output_hub
 from scheduler.api.fleet import results
-from scheduler.core import attempts, deadlines, gangs, gaps, jobs, nodes, warnings
+from scheduler.core import attempts, deadlines, decide, gangs, gaps, jobs, nodes, warnings
 from scheduler.core.decision import Decision
 from scheduler.core.found import Found
 from scheduler.core.live_ranks import live_attempt
@@ -26,6 +26,7 @@ from scheduler.state import apply, durable, invariants, live
 from scheduler.state.events import JobsSubmitted, RankReady
 from scheduler.state.indexes import indexes
 from scheduler.state.jobs import Job, Stopping, rank_keys
+from scheduler.state.kept import KeptCopy
 from scheduler.state.records import AttemptEnded
 from scheduler.state.state import State
 from scheduler.state.units import Instant, after
@@ -232,6 +233,21 @@ def an_end_does_not_carry_its_start(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(attempts, "start_by_end", lambda at, job, key, started_ago: (job, ()))
 
 
+def the_next_attempt_does_not_wait_for_what_was_kept(plant: pytest.MonkeyPatch) -> None:
+    """A job is placed again before what its last attempt keeps is stored."""
+    plant.setattr(decide, "with_kept_waits", lambda state, decision: decision)
+
+
+def an_older_copy_takes_the_place_of_a_newer_one(plant: pytest.MonkeyPatch) -> None:
+    """What comes late of an earlier attempt counts as the newest."""
+    plant.setattr(KeptCopy, "is_newer_than", lambda copy, other: True)
+
+
+def an_attempt_finds_nothing_of_what_was_kept(plant: pytest.MonkeyPatch) -> None:
+    """A launch does not say what its rank is to find."""
+    plant.setattr(gangs, "_kept_for", lambda attempt, rank: None)
+
+
 BUGS: dict[Plant, int] = {
     the_fence_is_ignored: 75,
     nobody_waits_for_the_fence: 0,
@@ -242,7 +258,7 @@ BUGS: dict[Plant, int] = {
     an_end_counts_before_its_output_is_stored: 0,
     output_is_acknowledged_before_it_is_synced: 19,
     streams_are_not_told_apart: 6,
-    what_may_still_live_is_not_waited_for: 7,
+    what_may_still_live_is_not_waited_for: 5,
     a_request_is_not_remembered: 0,
     a_refusal_is_not_told_again: 5,
     a_step_of_the_wall_clock_is_followed: 2,
@@ -257,6 +273,9 @@ BUGS: dict[Plant, int] = {
     numbers_go_on_where_the_copy_ends: 5,
     a_refusal_permits_deletion: 0,
     results_are_answered_before_they_are_on_record: 14,
-    an_end_does_not_carry_its_start: 0,
+    an_end_does_not_carry_its_start: 20,
+    the_next_attempt_does_not_wait_for_what_was_kept: 0,
+    an_older_copy_takes_the_place_of_a_newer_one: 54,
+    an_attempt_finds_nothing_of_what_was_kept: 0,
 }
 """Each with the seed from which on it is looked for: the first that met it when this was written, which saves time."""

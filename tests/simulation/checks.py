@@ -26,6 +26,7 @@ from scheduler.state.records import (
     JobFinished,
     JobWarned,
     ResultsSettled,
+    job_of,
 )
 from scheduler.state.results import ResultsOutcome
 from scheduler.state.sessions.commands import SessionCommand
@@ -35,6 +36,7 @@ from scheduler.state.state import State
 from scheduler.state.units import SECOND
 from scheduler.state.warnings import JobWarning, WarningKind
 from tests.core.fleet import HELD_AND_INDEXED
+from tests.simulation.kept_checks import KeptChecks
 from tests.simulation.lost_history import LostHistory, attempt_of, named
 from tests.simulation.world import Broken, World
 
@@ -81,6 +83,7 @@ class Checks:
         self._lost = LostHistory(store)
         self._settled: set[RankKey] = set()
         """Ranks of which a record said what became of what they left."""
+        self.kept = KeptChecks(world, place.has, self._settled)
 
     # --- processes
 
@@ -143,6 +146,8 @@ class Checks:
         self._caps_hold(state)
         self._given_up_at_once = {}
         for record in commit.records:
+            of = job_of(record)
+            self.kept.committed(record, None if of is None else state.durable.jobs.get(of))
             match record:
                 case AttemptPlaced(job=job, attempt=attempt):
                     self._placed[job] = attempt
@@ -161,7 +166,9 @@ class Checks:
                 case ResultsSettled(key=key, outcome=outcome):
                     self._settled.add(key)
                     self._world.met.add(f"results {outcome.value}")
-                    if outcome is ResultsOutcome.STORED and key not in self._place.notes:
+                    job_left = state.durable.jobs.get(key.job) or self._store.finished.get(key.job)
+                    leaves = job_left is None or job_left.spec.results
+                    if outcome is ResultsOutcome.STORED and leaves and key not in self._place.notes:
                         raise Broken(f"what {key} left is called stored, and is not", key.job)
                 case JobWarned(job=job, warning=warning):
                     self._is_warned_in_time(state, job, warning)
@@ -267,6 +274,7 @@ class Checks:
         """The store is an older one: what it lacks, nodes may know."""
         self._placed.clear()
         self._warned.clear()
+        self.kept.put_back(each for each in self._store.entities.values() if isinstance(each, Job))
         for _, record in self._store.story:
             match record:
                 case AttemptPlaced(job=job, attempt=attempt) | AttemptFound(job=job, attempt=attempt):

@@ -314,6 +314,8 @@ class NodeDisk:
     tombstones: dict[RankKey, AttemptRecord] = field(default_factory=dict)
     unwanted: set[tuple[RankKey, Stream]] = field(default_factory=set)
     left: dict[RankKey, int] = field(default_factory=dict)
+    steps: dict[RankKey, int] = field(default_factory=dict)
+    """Of ranks that keep something for the next attempt: how far they are."""
 
     def of(self, key: RankKey, stream: Stream) -> Spooled:
         return self.spool.setdefault((key, stream), Spooled())

@@ -1,18 +1,20 @@
 """What ranks leave in the simulation: nodes bring it by the agent's real decisions to the scheduler's real call.
 
-Every folder here is empty: what is looked at is what becomes of it, and not how its bytes come.
+Every folder here is empty but for what is kept for the next attempt, an empty file whose name says whose it is: what is
+looked at is what becomes of it, and not how its bytes come.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gpufleet.v1 import node_agent_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.jobs.folders import Folder
+from gpufleet.jobs.folders import Entry, EntryKind, Folder, manifest_of
 from gpufleet.jobs.run_protos import key_to_proto
 from gpufleet.jobs.runs import RankKey
 from node_agent.core.leavings import Bounds, Leavings
@@ -40,7 +42,12 @@ class SimulatedPlace:
         self.world = world
         self.rng = world.rng("the place of files")
         self.notes: dict[RankKey, Stored] = {}
+        self.manifests: dict[str, bytes] = {}
         self._never: dict[RankKey, bool] = {}
+
+    def has(self, digest: str) -> bool:
+        """Whether a manifest is stored."""
+        return digest in self.manifests
 
     def reach(self, key: RankKey) -> None:
         """Errors: STORE_UNAVAILABLE."""
@@ -76,8 +83,20 @@ class OpenPlace:
         self._disk.reach(key)
         self._disk.notes[key] = stored
 
-    def keep(self, wanted: Iterable[object]) -> None:
-        assert not tuple(wanted), "the folders are empty"
+    def check_room(self, user: str, digest: str, size: int) -> None:
+        """There is room."""
+
+    def write(self, user: str, digest: str, offset: int, data: bytes) -> None:
+        self._disk.manifests[digest] = data
+
+    def finish(self, user: str, digest: str, size: int) -> None:
+        """What was written is durable."""
+
+    def holding(self, keys: Iterable[object]) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def keep(self, wanted: Iterable[object], *, is_asked: bool) -> None:
+        """Nothing is dropped here."""
 
     def read(self, user: str, digest: str) -> Folder:
         assert digest == EMPTY_DIGEST
@@ -92,10 +111,47 @@ class Bringing:
         self._machine, self._world = agent.machine, agent.machine.world
         self._left = Leavings()
         self._refused_at: dict[RankKey, float] = {}
+        self._rng = self._world.rng(f"checkpoints on {self._machine.name}")
 
-    def expect(self, key: RankKey) -> None:
+    def expect(self, key: RankKey, *, keeps: bool) -> None:
         """A rank is to leave something, which is noted before it starts."""
         self._machine.disk.left[key] = self._machine.boot
+        if keeps:
+            self._machine.disk.steps[key] = 1
+            self._world.after(self._rng.choice((1.0, 8.0, 30.0)), self._checkpoint, key)
+
+    def _checkpoint(self, key: RankKey) -> None:
+        """A rank that runs has what it keeps stored, as far as it was when it asked."""
+        process = self._machine.processes.get(key)
+        if not self._agent.is_alive or key not in self._machine.disk.steps or process is None or not process.is_alive:
+            return
+        kept = self._kept_now(key)
+        self._machine.disk.steps[key] += 1
+
+        def answered(message: node_agent_pb2.StoreResultsResponse) -> None:
+            if message.is_stored:
+                call.hang_up()
+            else:
+                call.done_writing()
+
+        call = Call(self._world, self._machine.name, answered, lambda: None)
+        self._world.serve("StoreResults", call)
+        call.send(
+            node_agent_pb2.StoreResultsRequest(
+                node=self._machine.name,
+                incarnation=self._agent.incarnation,
+                key=key_to_proto(key),
+                kept_manifest=kept,
+                is_checkpoint=True,
+            )
+        )
+        self._world.after(self._rng.choice((5.0, 20.0)), self._checkpoint, key)
+
+    def _kept_now(self, key: RankKey) -> bytes | None:
+        step = self._machine.disk.steps.get(key)
+        if step is None:
+            return None
+        return manifest_of(Folder((Entry(f"{key.name}-{step}", EntryKind.FILE, 0, False),), ()))
 
     def adopt(self, known: Collection[RankKey]) -> None:
         """What an earlier start of the agent noted of ranks that no keeper knows."""
@@ -110,6 +166,7 @@ class Bringing:
 
     def never_ran(self, key: RankKey) -> None:
         """It was refused, or given up before it was launched: what was noted of it goes."""
+        self._machine.disk.steps.pop(key, None)
         if self._machine.disk.left.pop(key, None) is not None:
             self._world.checks.left_is_deleted(key)
 
@@ -151,6 +208,7 @@ class Bringing:
                 incarnation=self._agent.incarnation,
                 key=key_to_proto(key),
                 gives_up=gives_up,
+                kept_manifest=self._kept_now(key),
             )
         )
         self._world.after(ANSWER_SECONDS, over)

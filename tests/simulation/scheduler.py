@@ -56,6 +56,7 @@ LIMITS = Limits(
     unreachable_span=Span(200 * SECOND),
     preemptible_after=Span(5 * SECOND),
     warnings=WarningLimits(idle_span=Span(15 * SECOND), throttled_span=Span(6 * SECOND)),
+    kept_wait=Span(30 * SECOND),
     routing=GpuRouting(gpu_wait=Span(8 * SECOND), gpu_queue_limit=1),
 )
 """The spans of the rules, shorter, so that a run of minutes meets all of them. (A fence is at least 30 s.)"""

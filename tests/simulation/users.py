@@ -27,6 +27,7 @@ from scheduler.state.replies import Refused, Reply, Submitted
 from scheduler.state.specs import Band, Dependency, EndWanted, GpuChoice, GpuMode, JobSpec, Resources
 from scheduler.state.units import SECOND, Instant, Span, seconds
 from tests.simulation.machine import NEVER, Plan
+from tests.simulation.scheduler import LIMITS
 from tests.simulation.world import Broken, World
 
 ANSWER_SECONDS_MAX = 8.0
@@ -75,8 +76,9 @@ class Submission:
         Once more: a person, a preemption or what went wrong before may have cut a run short. What prefers GPUs may run
         without them first.
         """
+        waits = LIMITS.kept_wait / SECOND if self.spec.keep else 0.0
         return (self.spec.retries + 2 + (self.spec.gpu_choice is not None)) * (
-            Plan.of(self.spec.argv).seconds + AROUND_SECONDS_MAX
+            Plan.of(self.spec.argv).seconds + AROUND_SECONDS_MAX + waits
         )
 
 
@@ -89,6 +91,8 @@ class Users:
         self._rng_of_losses = world.rng("users whose jobs are lost")
         self._rng_of_results = world.rng("users who download")
         self._downloads = self._rng_of_results.choice((0.0, 0.5))
+        self._rng_of_kept = world.rng("users who keep files for the next attempt")
+        self._keeps = self._rng_of_kept.choice((0.0, 0.5))
         """How often a job is to leave something: in one run of two."""
         self._histories = 1
         """A store that is put back begins another one."""
@@ -172,6 +176,7 @@ class Users:
         spec = JobSpec(
             gpu_choice=choice,
             results=("*",) if self._rng_of_results.random() < self._downloads else (),
+            keep=("*",) if self._rng_of_kept.random() < self._keeps else (),
             argv=plan.argv(),
             name="train",
             cwd="/",

@@ -805,6 +805,7 @@ class FolderQuestion(_message.Message):
     LIST_FIELD_NUMBER: _builtins.int
     READ_FIELD_NUMBER: _builtins.int
     WRITE_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def list(self) -> Global___ListFolder:
         """Tell which files there are."""
@@ -817,22 +818,46 @@ class FolderQuestion(_message.Message):
     def write(self) -> Global___WriteFile:
         """Take a file."""
 
+    @_builtins.property
+    def keep(self) -> Global___KeepFolder:
+        """Store what the job keeps for its next attempt."""
+
     def __init__(
         self,
         *,
         list: Global___ListFolder | None = ...,
         read: Global___ReadFile | None = ...,
         write: Global___WriteFile | None = ...,
+        keep: Global___KeepFolder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["list", b"list", "read", b"read", "what", b"what", "write", b"write"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "list", b"list", "read", b"read", "what", b"what", "write", b"write"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["list", b"list", "read", b"read", "what", b"what", "write", b"write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "list", b"list", "read", b"read", "what", b"what", "write", b"write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["list", "read", "write"]  # noqa: Y015
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["list", "read", "write", "keep"]  # noqa: Y015
     _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
 
 Global___FolderQuestion: _TypeAlias = FolderQuestion  # noqa: Y015
+
+@_typing.final
+class KeepFolder(_message.Message):
+    """KeepFolder asks to store what of the folder the job keeps (JobSpec.keep) for the next attempt, as it is now. It is answered
+    once all of it is stored, by file_count, size_bytes and is_end.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepFolder: _TypeAlias = KeepFolder  # noqa: Y015
 
 @_typing.final
 class ListFolder(_message.Message):
@@ -938,6 +963,8 @@ class FolderAnswer(_message.Message):
     PROBLEM_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
+    FILE_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Beside it: what tells the file from what it was, or will be, when it has changed."""
     offset: _builtins.int
@@ -952,6 +979,10 @@ class FolderAnswer(_message.Message):
     """Why what was asked for is not done; then the answer ends. Another question may follow."""
     reason: _builtins.str
     """Beside a problem: the reason of the error table, such as FILE_NOT_FOUND."""
+    file_count: _builtins.int
+    """Of what was kept: how many files."""
+    size_bytes: _builtins.int
+    """Beside it: their bytes in all."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderEntry]:
         """Files, links and empty folders, by path."""
@@ -977,14 +1008,72 @@ class FolderAnswer(_message.Message):
         problem: _builtins.str = ...,
         reason: _builtins.str = ...,
         left_out: _abc.Iterable[_builtins.str] | None = ...,
+        file_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "entries", b"entries", "file", b"file", "is_end", b"is_end", "left_out", b"left_out", "offset", b"offset", "problem", b"problem", "reason", b"reason", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "entries", b"entries", "file", b"file", "file_count", b"file_count", "is_end", b"is_end", "left_out", b"left_out", "offset", b"offset", "problem", b"problem", "reason", b"reason", "size_bytes", b"size_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FolderAnswer: _TypeAlias = FolderAnswer  # noqa: Y015
+
+@_typing.final
+class KeepFilesRequest(_message.Message):
+    """KeepFilesRequest asks to store what a running job keeps for its next attempt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """The job's id; of an item of an array, the item's own."""
+    rank: _builtins.int
+    """The rank whose folder it is; 0 by default."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepFilesRequest: _TypeAlias = KeepFilesRequest  # noqa: Y015
+
+@_typing.final
+class KeepFilesResponse(_message.Message):
+    """KeepFilesResponse says that it is stored: unless a newer copy follows, the next attempt of the job finds it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    FILE_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """The attempt, from 1."""
+    file_count: _builtins.int
+    """Files that were stored."""
+    size_bytes: _builtins.int
+    """Bytes of them in all."""
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        file_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "file_count", b"file_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepFilesResponse: _TypeAlias = KeepFilesResponse  # noqa: Y015
 
 @_typing.final
 class DownloadFileRequest(_message.Message):

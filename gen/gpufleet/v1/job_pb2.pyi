@@ -1043,6 +1043,7 @@ class JobSpec(_message.Message):
     SECRETS_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
@@ -1230,6 +1231,13 @@ class JobSpec(_message.Message):
         """
 
     @_builtins.property
+    def keep(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What of that folder the next attempt finds again, in lines as those of results: it is stored when an attempt has ended,
+        and by KeepFiles while one runs, and lies in the folder of the next attempt of this job before its first instruction,
+        over what was uploaded, by rank. cwd must be relative or empty then. 100 lines of 1,024 bytes at most.
+        """
+
+    @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobInput]:
         """Files that other jobs left, which lie in the folder of its files, too; 100 at most. A job has such a folder then. A file
         that lies where another one does, or below one, ends the job with INPUT_UNUSABLE.
@@ -1297,6 +1305,7 @@ class JobSpec(_message.Message):
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         folder: Global___InputFolder | None = ...,
         results: _abc.Iterable[_builtins.str] | None = ...,
+        keep: _abc.Iterable[_builtins.str] | None = ...,
         inputs: _abc.Iterable[Global___JobInput] | None = ...,
         environment: Global___JobEnvironment | None = ...,
         group: _builtins.str = ...,
@@ -1304,7 +1313,7 @@ class JobSpec(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "container", b"container", "environment", b"environment", "folder", b"folder", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "container", b"container", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "group", b"group", "hidden_fields", b"hidden_fields", "input", b"input", "inputs", b"inputs", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "container", b"container", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "environment", b"environment", "exclude", b"exclude", "files", b"files", "folder", b"folder", "gpu_mode", b"gpu_mode", "grace", b"grace", "group", b"group", "hidden_fields", b"hidden_fields", "input", b"input", "inputs", b"inputs", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "keep", b"keep", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "results", b"results", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1852,6 +1861,7 @@ class Job(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     RUN_COUNT_FIELD_NUMBER: _builtins.int
     GROUP_IS_REMOVED_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1965,6 +1975,10 @@ class Job(_message.Message):
         has ended, and in lists of jobs.
         """
 
+    @_builtins.property
+    def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptFiles]:
+        """What its next attempt finds (JobSpec.keep), by rank; empty before anything was stored, and once the job has ended."""
+
     def __init__(
         self,
         *,
@@ -2005,16 +2019,57 @@ class Job(_message.Message):
         results: _files_pb2.JobResults | None = ...,
         run_count: _builtins.int | None = ...,
         group_is_removed: _builtins.bool = ...,
+        kept: _abc.Iterable[Global___KeptFiles] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_run_count", b"_run_count", "array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "results", b"results", "run_count", b"run_count", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_run_count", b"_run_count", "array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "group_is_removed", b"group_is_removed", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "results", b"results", "retries_used", b"retries_used", "run_count", b"run_count", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_run_count", b"_run_count", "array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "group_is_removed", b"group_is_removed", "has_stats", b"has_stats", "id", b"id", "kept", b"kept", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "results", b"results", "retries_used", b"retries_used", "run_count", b"run_count", "setting_up", b"setting_up", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__run_count: _TypeAlias = _typing.Literal["run_count"]  # noqa: Y015
     _WhichOneofArgType__run_count: _TypeAlias = _typing.Literal["_run_count", b"_run_count"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__run_count) -> _WhichOneofReturnType__run_count | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class KeptFiles(_message.Message):
+    """KeptFiles is the newest whole copy of what a rank of a job is to find again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    STORE_TIME_FIELD_NUMBER: _builtins.int
+    FILE_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """The rank."""
+    attempt: _builtins.int
+    """The attempt that left it."""
+    file_count: _builtins.int
+    """Files in it."""
+    size_bytes: _builtins.int
+    """Bytes of them in all."""
+    @_builtins.property
+    def store_time(self) -> _timestamp_pb2.Timestamp:
+        """When the scheduler was given it."""
+
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        store_time: _timestamp_pb2.Timestamp | None = ...,
+        file_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store_time", b"store_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "file_count", b"file_count", "rank", b"rank", "size_bytes", b"size_bytes", "store_time", b"store_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptFiles: _TypeAlias = KeptFiles  # noqa: Y015
 
 @_typing.final
 class StoryLine(_message.Message):

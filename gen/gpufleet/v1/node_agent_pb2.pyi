@@ -1336,6 +1336,8 @@ class Launch(_message.Message):
     IMAGE_CREDENTIALS_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     RUN_NUMBER_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
@@ -1474,6 +1476,14 @@ class Launch(_message.Message):
         preempted, queued again or fenced, is refused (TAKEN_BACK). Absent: it starts at once.
         """
 
+    @_builtins.property
+    def keep(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What of the folder of its files is brought to the scheduler for the next attempt, as in the job's spec."""
+
+    @_builtins.property
+    def kept(self) -> _job_pb2.InputFolder:
+        """What an earlier attempt kept for this rank: it is laid over the other files of the folder. Absent for nothing."""
+
     def __init__(
         self,
         *,
@@ -1512,10 +1522,12 @@ class Launch(_message.Message):
         image_credentials: _builtins.str = ...,
         slot: Global___AttemptKey | None = ...,
         run_number: _builtins.int = ...,
+        keep: _abc.Iterable[_builtins.str] | None = ...,
+        kept: _job_pb2.InputFolder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "slot", b"slot", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "environment", b"environment", "fence", b"fence", "folder", b"folder", "grace", b"grace", "kept", b"kept", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "slot", b"slot", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "inputs", b"inputs", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "run_number", b"run_number", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "container", b"container", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "environment", b"environment", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "folder", b"folder", "grace", b"grace", "image_credentials", b"image_credentials", "input", b"input", "inputs", b"inputs", "is_gang", b"is_gang", "keep", b"keep", "kept", b"kept", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "origin", b"origin", "output_file", b"output_file", "process", b"process", "results", b"results", "run_number", b"run_number", "sampling_interval", b"sampling_interval", "secret_variables", b"secret_variables", "serves", b"serves", "share", b"share", "slot", b"slot", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3034,6 +3046,10 @@ class StoreResultsRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     GIVES_UP_FIELD_NUMBER: _builtins.int
+    KEPT_MANIFEST_FIELD_NUMBER: _builtins.int
+    KEPT_PROBLEM_FIELD_NUMBER: _builtins.int
+    IS_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    IS_QUESTION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name; in the first message."""
     incarnation: _builtins.int
@@ -3049,6 +3065,18 @@ class StoreResultsRequest(_message.Message):
     gives_up: _builtins.str
     """Why the node keeps the files no longer although they could not be stored; in the first message, which is the only one
     then. The scheduler records that they are lost, and answers is_lost. Empty: they are to be stored.
+    """
+    kept_manifest: _builtins.bytes
+    """What the next attempt is to find, another FolderManifest of files alone, 2 MiB at most; in the first message. Its chunks
+    are sent with those of the other manifest. Absent where the job keeps nothing, or not all of it can be read.
+    """
+    kept_problem: _builtins.str
+    """Why there is no kept_manifest although the job keeps files; in the first message."""
+    is_checkpoint: _builtins.bool
+    """Whether the rank goes on running: only what it keeps is stored, and there is no manifest; in the first message."""
+    is_question: _builtins.bool
+    """Whether it is only asked if anything is wanted, before the files are read; in the first message, which is the only one
+    then. It is answered by is_unwanted, or by nothing set.
     """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
@@ -3070,12 +3098,18 @@ class StoreResultsRequest(_message.Message):
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
         gives_up: _builtins.str = ...,
+        kept_manifest: _builtins.bytes | None = ...,
+        kept_problem: _builtins.str = ...,
+        is_checkpoint: _builtins.bool = ...,
+        is_question: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept_manifest", b"_kept_manifest", "kept_manifest", b"kept_manifest", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "gives_up", b"gives_up", "incarnation", b"incarnation", "key", b"key", "manifest", b"manifest", "node", b"node", "offset", b"offset", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_manifest", b"_kept_manifest", "data", b"data", "digest", b"digest", "gives_up", b"gives_up", "incarnation", b"incarnation", "is_checkpoint", b"is_checkpoint", "is_question", b"is_question", "kept_manifest", b"kept_manifest", "kept_problem", b"kept_problem", "key", b"key", "manifest", b"manifest", "node", b"node", "offset", b"offset", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__kept_manifest: _TypeAlias = _typing.Literal["kept_manifest"]  # noqa: Y015
+    _WhichOneofArgType__kept_manifest: _TypeAlias = _typing.Literal["_kept_manifest", b"_kept_manifest"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_manifest) -> _WhichOneofReturnType__kept_manifest | None: ...
 
 Global___StoreResultsRequest: _TypeAlias = StoreResultsRequest  # noqa: Y015
 

@@ -126,6 +126,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesResponse.FromString,
                 _registered_method=True)
+        self.KeepFiles = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/KeepFiles',
+                request_serializer=gpufleet_dot_v1_dot_files__pb2.KeepFilesRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_files__pb2.KeepFilesResponse.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListNodes',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
@@ -517,6 +522,15 @@ class SchedulerServicer:
         other, by the rights of the job's user and nowhere else. For who may type to the job; who may read what it writes lists
         and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
         OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KeepFiles(self, request, context):
+        """KeepFiles stores what a rank of a running job keeps for the next attempt (JobSpec.keep), as it is now, and answers when all
+        of it is stored. For the job itself, and for who may change it. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, QUOTA_EXCEEDED,
+        CONFLICT where a file changes while it is read, and INVALID_ARGUMENT for a job that keeps nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -986,6 +1000,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.AccessFiles,
                     request_deserializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_files__pb2.AccessFilesResponse.SerializeToString,
+            ),
+            'KeepFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepFiles,
+                    request_deserializer=gpufleet_dot_v1_dot_files__pb2.KeepFilesRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_files__pb2.KeepFilesResponse.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -1708,6 +1727,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/AccessFiles',
             gpufleet_dot_v1_dot_files__pb2.AccessFilesRequest.SerializeToString,
             gpufleet_dot_v1_dot_files__pb2.AccessFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/KeepFiles',
+            gpufleet_dot_v1_dot_files__pb2.KeepFilesRequest.SerializeToString,
+            gpufleet_dot_v1_dot_files__pb2.KeepFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

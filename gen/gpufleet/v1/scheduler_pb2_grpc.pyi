@@ -90,6 +90,11 @@ class SchedulerStub:
     and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
     OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
     """
+    KeepFiles: _grpc.UnaryUnaryMultiCallable[_files_pb2.KeepFilesRequest, _files_pb2.KeepFilesResponse]
+    """KeepFiles stores what a rank of a running job keeps for the next attempt (JobSpec.keep), as it is now, and answers when all
+    of it is stored. For the job itself, and for who may change it. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, QUOTA_EXCEEDED,
+    CONFLICT where a file changes while it is read, and INVALID_ARGUMENT for a job that keeps nothing.
+    """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]
     """ListNodes lists the nodes with their devices."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListWorkersRequest, _status_pb2.ListWorkersResponse]
@@ -274,6 +279,11 @@ class SchedulerAsyncStub(SchedulerStub):
     other, by the rights of the job's user and nowhere else. For who may type to the job; who may read what it writes lists
     and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
     OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
+    """
+    KeepFiles: _aio.UnaryUnaryMultiCallable[_files_pb2.KeepFilesRequest, _files_pb2.KeepFilesResponse]  # type: ignore[assignment]
+    """KeepFiles stores what a rank of a running job keeps for the next attempt (JobSpec.keep), as it is now, and answers when all
+    of it is stored. For the job itself, and for who may change it. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, QUOTA_EXCEEDED,
+    CONFLICT where a file changes while it is read, and INVALID_ARGUMENT for a job that keeps nothing.
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]  # type: ignore[assignment]
     """ListNodes lists the nodes with their devices."""
@@ -558,6 +568,17 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         other, by the rights of the job's user and nowhere else. For who may type to the job; who may read what it writes lists
         and reads the files that its results choose, and no others. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, TOO_MANY_STREAMS,
         OUTPUT_PRIVATE, NOT_YOUR_JOB, and FILE_NOT_FOUND for a job that has no folder of its own.
+        """
+
+    @_abc_1.abstractmethod
+    def KeepFiles(
+        self,
+        request: _files_pb2.KeepFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_files_pb2.KeepFilesResponse, _abc.Awaitable[_files_pb2.KeepFilesResponse]]:
+        """KeepFiles stores what a rank of a running job keeps for the next attempt (JobSpec.keep), as it is now, and answers when all
+        of it is stored. For the job itself, and for who may change it. Errors: JOB_NOT_RUNNING, NODE_UNREACHABLE, QUOTA_EXCEEDED,
+        CONFLICT where a file changes while it is read, and INVALID_ARGUMENT for a job that keeps nothing.
         """
 
     @_abc_1.abstractmethod

@@ -300,6 +300,16 @@ class JobOptions:
         ),
         Sets("results", OptionKind.LINES),
     ] = None
+    keep: Annotated[
+        list[str] | None,
+        process(
+            "--keep",
+            metavar="PATTERN",
+            help="Files of its folder that the next attempt finds again, written as in a .gitignore: 'ckpt/**'; "
+            "repeatable.",
+        ),
+        Sets("keep", OptionKind.LINES),
+    ] = None
     input: Annotated[
         list[str] | None,
         process(

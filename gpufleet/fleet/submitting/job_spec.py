@@ -34,8 +34,8 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     for what, texts in (("the command", argv), ("--name", [options.name or ""]), ("--cwd", [options.cwd or folder])):
         if not all(map(is_utf8, texts)):
             raise invalid(what, "it holds bytes that are not UTF-8", next_step="Put them in a file, and pass its path.")
-    has_folder = options.file or options.upload or options.download or options.input or options.image
-    lies_there = bool(has_folder) and not options.cwd
+    of_its_own = (options.file, options.upload, options.download, options.keep, options.input, options.image)
+    lies_there = any(of_its_own) and not options.cwd
     if options.image is None:
         for flag, given in (("--mount", options.mount), ("--image-secret", options.image_secret)):
             if given:

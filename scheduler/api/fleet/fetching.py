@@ -14,7 +14,8 @@ from ...blobs.store import BlobStore
 from ...links import Links
 from ...state.durable import Durable
 from ...state.ids import UserName
-from ...state.jobs import Job
+from ...state.jobs import Job, folders_of
+from ...state.specs import InputFolder
 from ...wire.convert import rank_key
 from ...wire.validate import node_name
 from ..jobs.input_sources import InputSources
@@ -102,13 +103,16 @@ def job_of(durable: Durable, request: pb.FetchBlobRequest) -> Job:
 
 
 def _is_named(blobs: BlobStore, job: Job, digest: str) -> bool:
-    """Whether it is one of the job's files, or belongs to its folder. It may read a manifest."""
-    folder = job.spec.folder
-    if any(each.digest == digest for each in job.spec.files) or (folder is not None and folder.digest == digest):
+    """Whether it is one of the job's files, or belongs to a folder that it is given. It may read manifests."""
+    folders = folders_of(job)
+    named = {each.digest for each in job.spec.files} | {each.digest for each in folders}
+    if digest in named:
         return True
-    if folder is None:
-        return False
+    return any(_is_in(blobs, job.user, folder, digest) for folder in folders)
+
+
+def _is_in(blobs: BlobStore, user: UserName, folder: InputFolder, digest: str) -> bool:
     try:
-        return digest in blobs.folders.contents(job.user, folder.digest).chunks
+        return digest in blobs.folders.contents(user, folder.digest).chunks
     except ManifestError:
         return False

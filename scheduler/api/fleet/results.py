@@ -4,26 +4,30 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import PIECE_BYTES_MAX
-from gpufleet.jobs.folders import EntryKind, Folder, ManifestError, folder_of
-from gpufleet.jobs.results import PROBLEM_CHARS_MAX, PROBLEMS_MAX, RESULT_FILES_MAX, RESULT_MANIFEST_BYTES_MAX
+from gpufleet.jobs.folders import Folder
 
 from ...blobs.receiving import Receiving
 from ...blobs.results import Stored, missing_words
 from ...blobs.store import BlobStore
 from ...engine import Engine
-from ...state.events import ResultsReported
+from ...state.events import CheckpointStored, ResultsReported
 from ...state.ids import NodeName, RankKey, UserName
 from ...state.jobs import ATTEMPTS_KEPT
+from ...state.kept import KeptCopy
 from ...state.results import Claim, ResultsOutcome, claim_of
+from ...state.specs import InputFolder
 from ...wire.convert import rank_key
 from ...wire.validate import node_name
 from ..answers import reply_of
 from ..jobs.arrays import find_job
+from .brought import MANIFEST_STEP, check_sizes, checked
 
 PIECE_WAIT_SECONDS = 60.0
 TROUBLES_MAX = 10_000
@@ -32,7 +36,6 @@ GIVEN_UP_CHARS_MAX = 300
 """Of why a node keeps what a rank left no longer."""
 OWN_STEP = "Nothing: the node keeps it, and brings it again; see which jobs this scheduler knows with: gpuctl history"
 NOT_YET_STEP = "Nothing: the node keeps it, and brings it again."
-MANIFEST_STEP = "Nothing: the agent is not of this version, or something speaks in its place."
 
 
 async def store_results(
@@ -41,27 +44,39 @@ async def store_results(
     """Say what is missing, store it as it comes, and say whether it is all.
 
     What permits the node to delete it is answered behind its record; no error permits that. Errors: CONFLICT where the
-    end of the rank is not stored yet, PERMISSION_DENIED where no such rank is known there, and those of UploadBlob.
+    end of the rank is not stored yet, or a checkpoint is of one that has ended, PERMISSION_DENIED where no such rank is
+    known there, and those of UploadBlob.
     """
-    key, node = rank_key(first.key), _registered(engine, first)
+    key, node, given_at = rank_key(first.key), _registered(engine, first), engine.now()
     job, due = await find_job(engine, key.job), engine.view.durable.results_due.get((key.job, key.attempt))
     claim, is_awaited = claim_of(job, due, node, key), due is not None and due.awaits(key)
-    if claim is Claim.PASSED:
+    if first.is_checkpoint:
+        if job is None or not job.spec.keep or claim is not Claim.RUNS:
+            raise _no_checkpoint(node, key, claim)
+    elif claim is Claim.PASSED:
         await _settle(engine, key, ResultsOutcome.NOT_WANTED, f"{ATTEMPTS_KEPT} newer attempts have ended since")
         yield pb.StoreResultsResponse(is_unwanted=True)
         return
-    if first.gives_up and not is_awaited and claim in (Claim.UNKNOWN, Claim.FOREIGN):
+    elif first.gives_up and not is_awaited and claim in (Claim.UNKNOWN, Claim.FOREIGN):
         if claim is Claim.UNKNOWN:  # of another node's rank a record says already what became of it
             await _give_up(engine, key, node, first.gives_up)
         yield pb.StoreResultsResponse(is_lost=True)
         return
-    if job is None or claim is not Claim.ENDED:
+    elif job is None or claim is not Claim.ENDED:
         raise _refused(node, key, claim)
-    folder, problems = _checked(first)
-    sizes = {each.digest: each.size_bytes for each in folder.chunks}
+    elif job.is_finished and not job.spec.results:
+        await _settle(engine, key, ResultsOutcome.NOT_WANTED, "the job has ended: there is no next attempt")
+        yield pb.StoreResultsResponse(is_unwanted=True)
+        return
+    if first.is_question:
+        yield pb.StoreResultsResponse()
+        return
+    brought = checked(first, job)
     with _noted(blobs, key):
-        known = await _known(blobs, key, is_given_up=bool(first.gives_up))
+        known = await _known(blobs, key, is_given_up=bool(first.gives_up)) if brought.left is not None else None
         if known is not None:
+            brought = replace(brought, left=None)
+        if known is not None and brought.kept is None:
             await _tell(engine, blobs, key, known)
             yield pb.StoreResultsResponse(is_stored=True)
             return
@@ -69,29 +84,42 @@ async def store_results(
             await _give_up(engine, key, node, first.gives_up)
             yield pb.StoreResultsResponse(is_lost=True)
             return
-        if folder.content_bytes > (most := blobs.folder_bytes_max):
-            why = f"what the job left has {folder.content_bytes:,} bytes; at most {most:,} are stored"
-            raise GpufleetError(Reason.FILE_TOO_LARGE, why, next_step="name less of it with --download")
-        await blobs.on_thread(blobs.keep, [(job.user, each) for each in sizes])
-        missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
-        stored = [blobs.stored_bytes(job.user, each) for each in missing]
-        yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
-        async with Receiving(blobs, job.user) as files:
-            for digest, size in zip(missing, stored, strict=True):
-                if size == sizes[digest]:  # a cut left it so: it came whole, and has not its name yet
-                    await files.begin(digest, size)
-            digest = ""
-            while (piece := await _next(rest)) is not None:
-                size = _size_of(piece, sizes)
-                if piece.digest != digest:
-                    digest = piece.digest
-                    await files.begin(digest, size)
-                await files.take(piece.offset, piece.data)
-            await files.finish()
-        is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
-        if is_whole:
-            left = await blobs.on_thread(_finish, blobs, job.user, key, first.manifest, problems)
-            await _tell(engine, blobs, key, left)
+        sizes = brought.sizes
+        check_sizes(brought, blobs.folder_bytes_max)
+        held = [(job.user, each) for each in (*sizes, *brought.manifest_digests(first))]
+        with blobs.holding(held):
+            await blobs.on_thread(partial(blobs.keep, held, is_asked=False))
+            missing = [each for each in sizes if blobs.size_of(job.user, each) is None]
+            stored = [blobs.stored_bytes(job.user, each) for each in missing]
+            yield pb.StoreResultsResponse(missing_digests=missing, stored_bytes=stored)
+            async with Receiving(blobs, job.user) as files:
+                for digest, size in zip(missing, stored, strict=True):
+                    if size == sizes[digest]:  # a cut left it so: it came whole, and has not its name yet
+                        await files.begin(digest, size)
+                digest = ""
+                while (piece := await _next(rest)) is not None:
+                    size = _size_of(piece, sizes)
+                    if piece.digest != digest:
+                        digest = piece.digest
+                        await files.begin(digest, size)
+                    await files.take(piece.offset, piece.data)
+                await files.finish()
+            is_whole = all(blobs.size_of(job.user, each) is not None for each in sizes)
+            if is_whole:
+                copy = None
+                if brought.kept is not None:
+                    folder = await blobs.on_thread(_finish_kept, blobs, job.user, first.kept_manifest, brought.kept)
+                    copy = KeptCopy(rank=key.rank, attempt=key.attempt, given_at=given_at, folder=folder)
+                if first.is_checkpoint:
+                    assert copy is not None
+                    await reply_of(engine.request(CheckpointStored(at=engine.now(), key=key, copy=copy)))
+                elif job.spec.results:
+                    left = known
+                    if left is None:
+                        left = await blobs.on_thread(_finish, blobs, job.user, key, first.manifest, brought.problems)
+                    await _tell(engine, blobs, key, left, copy, brought.kept_problem)
+                else:
+                    await _tell_kept(engine, key, copy, brought.kept_problem)
     yield pb.StoreResultsResponse(is_stored=is_whole)
 
 
@@ -122,20 +150,11 @@ def _refused(node: NodeName, key: RankKey, claim: Claim) -> GpufleetError:
     return GpufleetError(Reason.PERMISSION_DENIED, why, next_step=OWN_STEP)
 
 
-def _checked(first: pb.StoreResultsRequest) -> tuple[Folder, tuple[str, ...]]:
-    if len(first.manifest) > RESULT_MANIFEST_BYTES_MAX:
-        why = f"has {len(first.manifest):,} bytes; {RESULT_MANIFEST_BYTES_MAX:,} are the most"
-        raise invalid("manifest", why, next_step=MANIFEST_STEP)
-    try:
-        folder = folder_of(first.manifest)
-    except ManifestError as problem:
-        raise invalid("manifest", f"is not right: {problem}", next_step=MANIFEST_STEP) from None
-    if len(folder.entries) > RESULT_FILES_MAX or any(each.kind is not EntryKind.FILE for each in folder.entries):
-        why = f"may hold {RESULT_FILES_MAX:,} files and nothing else"
-        raise invalid("manifest", why, next_step=MANIFEST_STEP)
-    if len(first.problems) > PROBLEMS_MAX or any(len(each) > PROBLEM_CHARS_MAX for each in first.problems):
-        raise invalid("problems", f"are more than {PROBLEMS_MAX}, or longer than {PROBLEM_CHARS_MAX:,} characters")
-    return folder, tuple(first.problems)
+def _no_checkpoint(node: NodeName, key: RankKey, claim: Claim) -> GpufleetError:
+    if claim is Claim.ENDED:
+        return GpufleetError(Reason.CONFLICT, f"attempt {key} has ended", next_step=NOT_YET_STEP)
+    why = f"no attempt that runs on node {node} and keeps files is called {key}"
+    return GpufleetError(Reason.PERMISSION_DENIED, why, next_step=OWN_STEP)
 
 
 def _size_of(piece: pb.StoreResultsRequest, sizes: dict[str, int]) -> int:
@@ -171,32 +190,68 @@ async def _settle(engine: Engine, key: RankKey, outcome: ResultsOutcome, message
     await reply_of(engine.request(ResultsReported(at=engine.now(), key=key, outcome=outcome, message=message)))
 
 
-async def _tell(engine: Engine, blobs: BlobStore, key: RankKey, stored: Stored) -> None:
+async def _tell(
+    engine: Engine, blobs: BlobStore, key: RankKey, stored: Stored, copy: KeptCopy | None = None, kept_problem: str = ""
+) -> None:
     """Have it in the job's story, once: before its node is answered, and again only where it is still awaited."""
     due = engine.view.durable.results_due.get((key.job, key.attempt))
-    if not stored.is_new and (due is None or not due.awaits(key)):
+    if not stored.is_new and copy is None and (due is None or not due.awaits(key)):
         return
     folder = await blobs.on_thread(blobs.folders.read, stored.user, stored.digest)
+    message = "; ".join(filter(None, (missing_words(stored.problems), _not_kept_words(kept_problem))))
     told = ResultsReported(
         at=engine.now(),
         key=key,
-        outcome=ResultsOutcome.INCOMPLETE if stored.problems else ResultsOutcome.STORED,
+        outcome=ResultsOutcome.INCOMPLETE if message else ResultsOutcome.STORED,
         file_count=len(folder.entries),
         size_bytes=folder.content_bytes,
-        message=missing_words(stored.problems),
+        message=message,
+        kept=copy,
     )
     await reply_of(engine.request(told))
 
 
+async def _tell_kept(engine: Engine, key: RankKey, copy: KeptCopy | None, kept_problem: str) -> None:
+    """The same of a job that leaves nothing but what it keeps."""
+    reported = ResultsReported(
+        at=engine.now(),
+        key=key,
+        outcome=ResultsOutcome.STORED if copy is not None else ResultsOutcome.INCOMPLETE,
+        file_count=0 if copy is None else copy.folder.entry_count,
+        size_bytes=0 if copy is None else copy.folder.content_bytes,
+        message=_not_kept_words(kept_problem),
+        kept=copy,
+    )
+    await reply_of(engine.request(reported))
+
+
+def _not_kept_words(problem: str) -> str:
+    return f"nothing is kept of this attempt, as {problem}" if problem else ""
+
+
 def _finish(blobs: BlobStore, user: UserName, key: RankKey, manifest: bytes, problems: tuple[str, ...]) -> Stored:
+    stored = Stored(user, _finish_manifest(blobs, user, manifest), problems, is_new=True)
+    blobs.results.add(key, stored)
+    return stored
+
+
+def _finish_kept(blobs: BlobStore, user: UserName, manifest: bytes, folder: Folder) -> InputFolder:
+    digest = _finish_manifest(blobs, user, manifest)
+    return InputFolder(
+        digest=digest,
+        size_bytes=len(manifest),
+        entry_count=len(folder.entries),
+        content_bytes=folder.content_bytes,
+    )
+
+
+def _finish_manifest(blobs: BlobStore, user: UserName, manifest: bytes) -> str:
     digest = hashlib.sha256(manifest).hexdigest()
     if manifest:  # that nothing came, and why, is said of those as well who have no room for anything
         blobs.check_room(user, digest, len(manifest))
         blobs.write(user, digest, 0, manifest)
         blobs.finish(user, digest, len(manifest))
-    stored = Stored(user, digest, problems, is_new=True)
-    blobs.results.add(key, stored)
-    return stored
+    return digest
 
 
 async def _next(requests: AsyncIterator[pb.StoreResultsRequest]) -> pb.StoreResultsRequest | None:

@@ -27,6 +27,7 @@ from ..roles import caller
 from ..sight import Sight
 from .executing import check_start, relay_command, story_line
 from .files import relay_files
+from .keeping import check_keeps, kept_by
 from .tunnels import AgentSide, Direction, Tunnels, relay
 
 START_SECONDS_MAX = 30.0
@@ -123,6 +124,17 @@ class EnteringCalls(JobsFound):
             why = f"job {job.id} belongs to {job.user}, and no --download of it chooses files for others"
             raise GpufleetError(Reason.NOT_YOUR_JOB, why)
         return job.spec.results
+
+    async def KeepFiles(self, request: files_pb2.KeepFilesRequest) -> files_pb2.KeepFilesResponse:
+        """Have what a rank of a running job keeps stored for the next attempt; return once all of it is."""
+        job = await self.find(request.job_id)
+        self.check_owner(job)
+        self.check_has_output(job)
+        check_keeps(job)
+        with self._one_of(caller().user), self.one_stream():
+            node, key = await self._place(job, request.rank, "rank")
+            async with self.tunnels.to_files(node, key, job.user) as side:
+                return await kept_by(side, key)
 
     @contextmanager
     def _one_of(self, user: UserName) -> Iterator[None]:

@@ -15,6 +15,10 @@ Request = files_pb2.AccessFilesRequest
 Response = files_pb2.AccessFilesResponse
 
 
+_OF_READERS = (None, "list", "read")
+"""What may be asked by who only reads; another question is for the job's owner and admins until it stands here."""
+
+
 async def relay_files(
     requests: AsyncIterator[Request], context: Any, side: AgentSide, blobs: BlobStore, *, may_write: bool
 ) -> None:
@@ -25,7 +29,7 @@ async def relay_files(
             raise invalid("target", "belongs into the first message only")
         if len(request.data) > PIECE_BYTES_MAX:
             raise invalid("data", f"holds {len(request.data):,} bytes; at most {PIECE_BYTES_MAX:,} a message")
-        if not may_write and (request.question.HasField("write") or request.data):
+        if not may_write and (request.question.WhichOneof("what") not in _OF_READERS or request.data):
             raise GpufleetError(Reason.NOT_YOUR_JOB, "only the job's owner and admins write into its folder")
         most, size = blobs.file_bytes_max, request.question.write.size_bytes
         if size > most:

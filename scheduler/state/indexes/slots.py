@@ -60,7 +60,8 @@ def slot_class(job: Job) -> SlotClass | None:
         or spec.input is not None
         or spec.files
         or spec.folder is not None
-        or spec.results
+        or spec.inputs
+        or spec.leaves
         or spec.environment is not None
         or spec.container is not None
         or spec.gpu_choice is not None

@@ -412,3 +412,12 @@ def test_what_its_limit_does_and_where_its_output_is_copied_stand_on_a_jobs_scre
     assert "process    niceness 5, limit NOFILE=4096:8192" in shown
     assert "--output-file train-%j.log --nice 5 --rlimit NOFILE=4096:8192 " in shown
     assert "--time-limit 1h --signal B:USR1@5m --requeue-on-timeout" in shown
+
+
+def test_what_a_job_keeps_for_its_next_attempt_stands_on_its_screen() -> None:
+    job = running()
+    assert not any("kept" in line for line in job_screen(job, NOW, LOOK))
+    for rank, attempt in ((0, 2), (1, 1)):
+        job.kept.add(rank=rank, attempt=attempt, file_count=1, size_bytes=1_500_000)
+    shown = text(job_screen(job, NOW, LOOK))
+    assert "2 files, 3MB, of attempt 1, 2 for the next one" in shown

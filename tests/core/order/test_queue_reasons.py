@@ -3,7 +3,16 @@
 import random
 from collections.abc import Sequence
 
-from scheduler.policy.explain import ARRAY_CAP, NEARNESS, NEXT_PASS, USER_CAP, WaitReason, explain, why_deferred
+from scheduler.policy.explain import (
+    ARRAY_CAP,
+    KEPT_FILES,
+    NEARNESS,
+    NEXT_PASS,
+    USER_CAP,
+    WaitReason,
+    explain,
+    why_deferred,
+)
 from scheduler.policy.node_cache import NodeCache
 from scheduler.policy.order.queue import queue_order
 from scheduler.policy.page_reasons import PassReasons, passed_without_consequences
@@ -111,7 +120,7 @@ def test_each_reason_has_words_that_fit_a_column() -> None:
     transcript.answer("node n1 gpus=4 cpus=8")
     transcript.answer("submit alice gpus=4 cpus=8 nodes=1 held")
     job = next(iter(transcript.fleet.state.durable.jobs.values()))
-    names = (*NEARNESS, "HELD", "BEGIN_TIME", "NO_NODES", "NEVER_FITS", NEXT_PASS, USER_CAP, ARRAY_CAP)
+    names = (*NEARNESS, "HELD", "BEGIN_TIME", KEPT_FILES, "NO_NODES", "NEVER_FITS", NEXT_PASS, USER_CAP, ARRAY_CAP)
     told = {name: summary(job, WaitReason(name, "because", NodeName("n1"))) for name in names}
     assert all(told.values()) and max(map(len, told.values())) <= SHORT_CHARS_MAX
     in_line = {name for name, words in told.items() if words.startswith("waits for ")}

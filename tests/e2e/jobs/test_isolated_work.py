@@ -109,6 +109,18 @@ PUBLIC = ("listening", "link.json")
 """Files that tell where a program is and how it stands with others, and no secret."""
 
 
+async def test_what_an_attempt_keeps_belongs_to_the_account_of_the_next_one(ann: Client) -> None:
+    script = """
+        [ -e ckpt/step ] || { mkdir ckpt; echo $GPUFLEET_NODE >ckpt/step; exit 1; }
+        [ $(stat -c %u ckpt ckpt/step | sort -u) = $(id -u) ] && echo $GPUFLEET_NODE >>ckpt/step && cat ckpt/step
+    """
+    job = await ann.submit("/bin/sh", "-c", script, cwd="", keep=["ckpt/**"], retries=1)
+    ended = await ann.wait(job)
+    assert (ended.state, ended.attempt_count) == (SUCCEEDED, 2), await ann.story(job)
+    nodes = [attempt.ranks[0].node for attempt in ended.attempts]
+    assert (await ann.stdout(job)).decode().split() == nodes
+
+
 async def test_a_gang_runs_as_its_user_on_each_node(ann: Client) -> None:
     script = 'echo "$NODE_RANK of $NNODES by $(id -u)"; ls /proc | grep -c "^[0-9]"'
     job = await ann.wait(number := await ann.submit("/bin/sh", "-c", script, cwd="/", gpus=2, node_count=2))

@@ -97,14 +97,14 @@ def test_of_a_folder_without_end_no_more_is_held_than_is_told(tmp_path: Path, mo
         (tmp_path / f"link{number:02}").symlink_to("f00")
     monkeypatch.setattr(leavings, "PROBLEMS_MAX", 5)
     monkeypatch.setattr(leavings, "LOOKED_AT_MAX", 50)
-    problems: list[str] = []
+    left = Left()
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
-        walked = leavings._walk(descriptor, "", tmp_path.stat().st_uid, Chosen(("*",)), problems, 0)
+        walked = leavings._walk(descriptor, "", tmp_path.stat().st_uid, Chosen(("*",)), left, 0)
         assert len(list(walked)) == 51
     finally:
         os.close(descriptor)
-    assert len(problems) == 5 and "is a link" in problems[0]
+    assert len(left.problems) == 5 and "is a link" in left.problems[0]
 
 
 def test_a_folder_is_looked_at_for_so_long_and_what_is_left_of_it_is_told(tmp_path: Path) -> None:

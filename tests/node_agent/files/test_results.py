@@ -20,6 +20,7 @@ from gpufleet.net.status import to_status
 from node_agent.core import leavings
 from node_agent.core.leavings import Bounds
 from node_agent.files import results
+from node_agent.files.reached_folder import NotReached
 from node_agent.files.results import Results
 
 KEY, OTHER = RankKey(JobId(1), 1, 0), RankKey(JobId(2), 1, 0)
@@ -189,3 +190,36 @@ def test_of_ranks_that_no_keeper_knows_those_of_another_boot_are_still_brought(t
     now.expect(third, ("*",))
     assert now.sweep([third]) == (KEY,)
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [KEY.name, third.name]
+
+
+async def test_what_an_ended_job_keeps_is_not_even_read(tmp_path: Path, left: Path) -> None:
+    brought = results_of(tmp_path, left)
+    brought.expect(KEY, (), ("*",))
+    brought.expect(OTHER, (), ("*",))
+    unwanted, goes_on = pb.StoreResultsResponse(is_unwanted=True), pb.StoreResultsResponse()
+    scheduler = Scheduler(
+        lambda first: STORED if not first.is_question else unwanted if first.key.job_id == KEY.job else goes_on
+    )
+    async with held(brought, scheduler):
+        await brought.bring(KEY)
+        await brought.bring(OTHER)
+    sent = [
+        (call.sent[0].key.job_id, call.sent[0].is_question, bool(call.sent[0].kept_manifest))
+        for call in scheduler.calls
+    ]
+    assert sent == [(KEY.job, True, False), (OTHER.job, True, False), (OTHER.job, False, True)]
+
+
+async def test_a_checkpoint_answers_once_it_is_stored_and_says_why_it_is_not(tmp_path: Path, left: Path) -> None:
+    brought = results_of(tmp_path, left)
+    brought.expect(KEY, ("*",))
+    brought.expect(OTHER, ("*",), ("*",))
+    quota = refusal(Reason.QUOTA_EXCEEDED)
+    scheduler = Scheduler(one_after_another(failure(grpc.StatusCode.UNAVAILABLE), STORED, quota))
+    async with held(brought, scheduler):
+        assert await brought.checkpoint(OTHER) == (1, 4)
+        for key, reason in ((OTHER, Reason.QUOTA_EXCEEDED), (KEY, Reason.INVALID_ARGUMENT)):
+            with pytest.raises(NotReached) as refused:
+                await brought.checkpoint(key)
+            assert refused.value.reason is reason
+    assert all(call.sent[0].is_checkpoint and not call.sent[0].manifest for call in scheduler.calls)

@@ -40,6 +40,7 @@ export interface Calls {
   readonly UpdateJob: { readonly request: UpdateJobRequest; readonly response: UpdateJobResponse };
   readonly SignalJob: { readonly request: SignalJobRequest; readonly response: SignalJobResponse };
   readonly RequeueJob: { readonly request: RequeueJobRequest; readonly response: RequeueJobResponse };
+  readonly KeepFiles: { readonly request: KeepFilesRequest; readonly response: KeepFilesResponse };
   readonly ListNodes: { readonly request: ListNodesRequest; readonly response: ListNodesResponse };
   readonly ListWorkers: { readonly request: ListWorkersRequest; readonly response: ListWorkersResponse };
   readonly ListDevices: { readonly request: ListDevicesRequest; readonly response: ListDevicesResponse };
@@ -450,6 +451,24 @@ export interface RankFiles {
   readonly drop_time?: Timestamp;
   /** How many files there are, on all pages. */
   readonly file_count: number;
+}
+
+/** KeepFilesRequest asks to store what a running job keeps for its next attempt. */
+export interface KeepFilesRequest {
+  /** The job's id; of an item of an array, the item's own. */
+  readonly job_id: Int64;
+  /** The rank whose folder it is; 0 by default. */
+  readonly rank: number;
+}
+
+/** KeepFilesResponse says that it is stored: unless a newer copy follows, the next attempt of the job finds it. */
+export interface KeepFilesResponse {
+  /** The attempt, from 1. */
+  readonly attempt: number;
+  /** Files that were stored. */
+  readonly file_count: Int64;
+  /** Bytes of them in all. */
+  readonly size_bytes: Int64;
 }
 
 /** DownloadFileRequest names a file that a job left. */
@@ -878,6 +897,12 @@ export interface JobSpec {
    */
   readonly results: readonly string[];
   /**
+   * What of that folder the next attempt finds again, in lines as those of results: it is stored when an attempt has
+   * ended, and by KeepFiles while one runs, and lies in the folder of the next attempt of this job before its first
+   * instruction, over what was uploaded, by rank. cwd must be relative or empty then. 100 lines of 1,024 bytes at most.
+   */
+  readonly keep: readonly string[];
+  /**
    * Files that other jobs left, which lie in the folder of its files, too; 100 at most. A job has such a folder then. A
    * file that lies where another one does, or below one, ends the job with INPUT_UNUSABLE.
    */
@@ -1182,6 +1207,24 @@ export interface Job {
   readonly run_count?: number;
   /** Whether its group was removed: its caps hold no more, and the job stands in line as one of no group. */
   readonly group_is_removed: boolean;
+  /**
+   * What its next attempt finds (JobSpec.keep), by rank; empty before anything was stored, and once the job has ended.
+   */
+  readonly kept: readonly KeptFiles[];
+}
+
+/** KeptFiles is the newest whole copy of what a rank of a job is to find again. */
+export interface KeptFiles {
+  /** The rank. */
+  readonly rank: number;
+  /** The attempt that left it. */
+  readonly attempt: number;
+  /** When the scheduler was given it. */
+  readonly store_time?: Timestamp;
+  /** Files in it. */
+  readonly file_count: Int64;
+  /** Bytes of them in all. */
+  readonly size_bytes: Int64;
 }
 
 /** StoryLine is one thing that happened to a job. */
