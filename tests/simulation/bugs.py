@@ -269,13 +269,13 @@ BUGS: dict[Plant, int] = {
     what_was_told_is_forgotten: 13,
     the_account_begins_where_the_scheduler_does: 1,
     what_was_counted_is_counted_again: 0,
-    what_nodes_tell_of_lost_history_is_passed_over: 5,
+    what_nodes_tell_of_lost_history_is_passed_over: 11,
     numbers_go_on_where_the_copy_ends: 5,
     a_refusal_permits_deletion: 0,
     results_are_answered_before_they_are_on_record: 14,
-    an_end_does_not_carry_its_start: 20,
+    an_end_does_not_carry_its_start: 6,
     the_next_attempt_does_not_wait_for_what_was_kept: 0,
-    an_older_copy_takes_the_place_of_a_newer_one: 54,
+    an_older_copy_takes_the_place_of_a_newer_one: 15,
     an_attempt_finds_nothing_of_what_was_kept: 0,
 }
 """Each with the seed from which on it is looked for: the first that met it when this was written, which saves time."""

@@ -27,7 +27,7 @@ SERVED_SEEDS = 40
 BATCH = 5
 
 LARGE_SEEDS = 2
-CORNER_SEEDS = (22, 14, 49)
+CORNER_SEEDS = (34, 6, 42)
 SERVED_CORNER_SEEDS = (0, 5, 10, 26)
 """The seeds of `make test`: few that came to every corner together when this was written. Others follow until all are
 met; `make sim ARGS="--cover --sessions served"` finds few again."""

@@ -23,7 +23,7 @@ BATCH = 5
 
 STEPS_MIN = 2_000
 
-CORNER_SEEDS = (56, 11, 10, 6, 14, 47)
+CORNER_SEEDS = (56, 21, 11, 22, 2, 29)
 """The seeds of `make test`: few that came to every corner together when this was written. Others follow until all are
 met; `make sim ARGS=--cover` finds few again."""
 
