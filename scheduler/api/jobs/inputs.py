@@ -40,12 +40,12 @@ class InputCalls(JobsFound):
         if known is not None and key in known:
             inputs, after = known[key]
             return replace(spec, inputs=inputs, after=after)
-        checked = await self._checked(spec, asked, path)
+        checked = await self._inputs_checked(spec, asked, path)
         if known is not None:
             known[key] = checked.inputs, checked.after
         return checked
 
-    async def _checked(self, spec: JobSpec, asked: job_pb2.JobSpec | None, path: str) -> JobSpec:
+    async def _inputs_checked(self, spec: JobSpec, asked: job_pb2.JobSpec | None, path: str) -> JobSpec:
         found: list[JobInput] = []
         after = {each.job: each for each in spec.after}
         for number, each in enumerate(spec.inputs):

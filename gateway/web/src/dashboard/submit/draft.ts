@@ -135,6 +135,7 @@ export function keptOf(spec: JobSpec): string[] {
     environment: "the environment that it begins in",
     results: "the files that it is to leave",
     inputs: "the files of other jobs that it is given",
+    keep: "the files that it keeps for its next attempt",
     secrets: "the secrets that it gets",
     container: "the container that it runs in",
     group: "its group",
