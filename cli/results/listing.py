@@ -132,7 +132,7 @@ def _lines(named: NamedJob, answer: files_pb2.ListFilesResponse, left: Sequence[
 
 
 def _notes(rank: files_pb2.RankFiles, of: str, is_short: bool) -> Iterator[str]:
-    """What is to be said of a rank; if `is_short`, not of one that left files, all of them."""
+    """What became of the files of a rank. With `is_short` a rank that left all of its files has no sentence."""
     if not rank.is_stored:
         is_coming = rank.state in (files_pb2.RESULTS_STATE_COMING, files_pb2.RESULTS_STATE_UNSPECIFIED)
         what = "is not stored yet" if is_coming else "is not there"

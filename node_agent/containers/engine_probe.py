@@ -19,7 +19,7 @@ from .engine import WHY_CHARS_MAX, ContainerTrouble, refusing
 REPOSITORY, TAG = "localhost/gpufleet-trial", "1"
 PROGRAM = "/trial"
 SECONDS_MAX = 30
-"""A container that only exits has ended by then, on any machine that is of use."""
+"""A trial container that has not ended after so long counts as one that the engine cannot start."""
 
 BASE = 0x400000
 HEADER_BYTES = 64 + 56

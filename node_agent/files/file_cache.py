@@ -39,7 +39,7 @@ NEVER_WITHOUT_ANOTHER_LAUNCH = frozenset({Reason.PERMISSION_DENIED, Reason.NOT_B
 
 
 Came = Callable[[RankKey, int], None]
-"""Told that so many bytes more of what a rank needs are here."""
+"""Called with the bytes that have arrived of what a rank needs."""
 
 
 class NotHad(Exception):

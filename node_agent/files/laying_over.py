@@ -68,7 +68,7 @@ def _move_into(source: int, target: int) -> None:
 
 
 def _make_way(target: int, name: str, *, for_folder: bool) -> None:
-    """Remove what has this name and is of another kind: a link where a folder is to be, a folder where a file is."""
+    """Remove an entry of this name that has another kind than the new one: a link for a folder, a folder for a file."""
     with suppress(FileNotFoundError):
         is_folder = stat.S_ISDIR(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode)
         if is_folder and not for_folder:

@@ -306,19 +306,19 @@ class Results:
     def _read(self, key: RankKey) -> Note | None:
         """What is noted of a rank; None where it is to leave nothing, or that is settled."""
         try:
-            told = json.loads((self._folder / key.name).read_bytes())
-            if isinstance(told, list):  # as it was noted by 0.1
-                return Note(tuple(map(str, told)))
-            lines, keep = tuple(map(str, told["lines"])), tuple(map(str, told.get("keep", ())))
-            return Note(lines, keep, str(told["boot_id"]), float(told["refused_s"]))
+            noted = json.loads((self._folder / key.name).read_bytes())
+            if isinstance(noted, list):  # as it was noted by 0.1
+                return Note(tuple(map(str, noted)))
+            lines, keep = tuple(map(str, noted["lines"])), tuple(map(str, noted.get("keep", ())))
+            return Note(lines, keep, str(noted["boot_id"]), float(noted["refused_s"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as problem:
             return Note((), trouble=f"what was noted of --download and --keep cannot be read on the node: {problem}")
 
     def _write(self, key: RankKey, note: Note) -> None:
-        told = {"lines": note.lines, "keep": note.keep, "boot_id": note.boot_id, "refused_s": note.refused_s}
-        replace_file(self._folder / key.name, json.dumps(told).encode())
+        noted = {"lines": note.lines, "keep": note.keep, "boot_id": note.boot_id, "refused_s": note.refused_s}
+        replace_file(self._folder / key.name, json.dumps(noted).encode())
 
 
 def answer_in(message: object) -> ResultsAnswer:

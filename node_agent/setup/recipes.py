@@ -134,8 +134,8 @@ def _needed(tool: tools.Tool | None, name: str, other: str) -> tools.Tool:
 
 
 def _folder_digest(command: LaunchAttempt) -> str:
-    """What tells all of the job's files from any others."""
-    told = [command.folder.digest if command.folder else ""]
-    told += [f"{each.path}\0{each.digest}\0{each.is_executable}" for each in command.files]
-    told += [f"{each.job}\0{each.pattern}\0{each.name}" for each in command.inputs]  # what an ended job left stays so
-    return hashlib.sha256("\0\0".join(told).encode()).hexdigest()
+    """A digest of all files of the job: another file gives another digest."""
+    parts = [command.folder.digest if command.folder else ""]
+    parts += [f"{each.path}\0{each.digest}\0{each.is_executable}" for each in command.files]
+    parts += [f"{each.job}\0{each.pattern}\0{each.name}" for each in command.inputs]  # what an ended job left stays so
+    return hashlib.sha256("\0\0".join(parts).encode()).hexdigest()

@@ -28,7 +28,9 @@ SECRET = ("env", "notify", "secrets")
 """Fields of a job's spec that its owner and admins alone see. A variable may be a token; so may the address that is
 told, as those of chat programs are."""
 
-PRIVATE = ("argv", "cpu_argv", "output_file", "files", "folder", "results", "inputs", "environment", "container")
+PRIVATE = (
+    *("argv", "cpu_argv", "output_file", "files", "folder", "results", "inputs", "keep", "environment", "container"),
+)
 """Fields that others see where output is shared. Each other field of a spec everybody sees."""
 
 PRIVATE_CAPS = {

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..state.events import CheckpointStored, ResultsReported
 from ..state.ids import JobId, RankKey
 from ..state.jobs import Job
-from ..state.kept import KeptCopy, counts
+from ..state.kept import KeptCopy, kept_by
 from ..state.records import AttemptEnded, FilesKept, KeptWaitEnded, Record, ResultsSettled
 from ..state.results import due_with
 from ..state.state import State
@@ -35,8 +35,14 @@ def _kept(
     state: State, event: CheckpointStored | ResultsReported, key: RankKey, copy: KeptCopy, *, is_checkpoint: bool
 ) -> Iterator[Record]:
     job = state.durable.jobs.get(key.job)
-    if job is not None and counts(job, copy):
+    if job is not None and _counts(job, copy):
         yield FilesKept(at=event.at, key=key, copy=copy, is_checkpoint=is_checkpoint)
+
+
+def _counts(job: Job, copy: KeptCopy) -> bool:
+    """Whether a copy is to be the newest of its job: one that has ended, or keeps nothing, needs none."""
+    is_known = bool(job.spec.keep) and not job.is_finished and copy.attempt <= job.attempt_count
+    return is_known and copy.is_newer_than(kept_by(job.kept, copy.rank))
 
 
 def with_kept_waits(state: State, decision: Decision) -> Decision:

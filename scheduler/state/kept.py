@@ -11,13 +11,9 @@ placed. All of them go with the end of the job. Rules: docs/rules/jobs.md 4.79 t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .specs import InputFolder
 from .units import Instant
-
-if TYPE_CHECKING:
-    from .jobs import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +33,6 @@ class KeptCopy:
 def kept_by(copies: tuple[KeptCopy, ...], rank: int) -> KeptCopy | None:
     """The copy of a rank, if there is one."""
     return next((each for each in copies if each.rank == rank), None)
-
-
-def counts(job: Job, copy: KeptCopy) -> bool:
-    """Whether a copy is to be the newest of its job: one that has ended, or keeps nothing, needs none."""
-    is_known = bool(job.spec.keep) and not job.is_finished and copy.attempt <= job.attempt_count
-    return is_known and copy.is_newer_than(kept_by(job.kept, copy.rank))
 
 
 def with_copy(copies: tuple[KeptCopy, ...], copy: KeptCopy) -> tuple[KeptCopy, ...]:

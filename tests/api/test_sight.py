@@ -165,6 +165,7 @@ def test_nothing_is_left_of_what_is_hidden_and_its_name_is_told(is_shared: bool,
     spec.files.add(path=HIDDEN_VALUE)
     spec.folder.digest = HIDDEN_VALUE
     spec.results.append(HIDDEN_VALUE)
+    spec.keep.append(HIDDEN_VALUE)
     spec.inputs.add(pattern=HIDDEN_VALUE)
     spec.environment.setup = HIDDEN_VALUE
     spec.container.image = HIDDEN_VALUE

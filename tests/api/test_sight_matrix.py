@@ -17,7 +17,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from google.protobuf.message_factory import GetMessageClass
-from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2, sessions_pb2
+from gpufleet.v1 import capacity_pb2, files_pb2, job_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
 from gpufleet.net.status import from_rpc_error
@@ -93,6 +93,8 @@ def about(call: str, job: int) -> Any:
             request.job_id = job
         elif field.name == "job_ids":
             request.job_ids.append(job)
+        elif field.message_type is files_pb2.AccessedFiles.DESCRIPTOR:
+            getattr(request, field.name).job_id = job
         elif field.name == "include_finished":
             request.include_finished = True
         elif field.name == "page_size":
@@ -193,6 +195,12 @@ async def anns_job(ann: Client) -> int:
         await upload(ann, data)
     spec.folder.CopyFrom(folder(RIGHT))
     spec.results.append(MARKS["results"])
+    spec.keep.append(MARKS["keep"])
+    left = ann.spec("sh", "-c", f"touch {MARKS['inputs']}", results=[MARKS["inputs"]], cwd="")
+    other = (await ann.submit_specs([left])).first_job_id
+    assert (await ann.wait(other)).state == job_pb2.JOB_STATE_SUCCEEDED
+    spec.inputs.add(job_id=other, pattern=MARKS["inputs"])
+    spec.cwd, spec.output_file = "", str(ann.cwd / spec.output_file)
     spec.environment.setup = f"true {MARKS['environment']}"
     job = (await ann.submit_specs([spec])).first_job_id
     assert (await ann.wait(job)).state == job_pb2.JOB_STATE_SUCCEEDED
@@ -241,7 +249,9 @@ async def test_each_call_tells_each_role_of_a_job_what_sight_says(private: tuple
                     if KIND[call.partition("/")[2]] == "what a job does" and reason is not Reason.NOT_BUILT:
                         is_reader = is_shared or who.sees_all(job)
                         left_none = call == "Scheduler/DownloadFile" and reason is Reason.FILE_NOT_FOUND
-                        assert (reason is None or left_none) if is_reader else reason is Reason.OUTPUT_PRIVATE, where
+                        has_ended = call == "Scheduler/AccessFiles" and reason is Reason.JOB_FINISHED
+                        is_told = reason is None or left_none or has_ended
+                        assert is_told if is_reader else reason is Reason.OUTPUT_PRIVATE, where
             assert whole["Scheduler/GetJob"] == MARKS.keys()
             tells = {call for call, seen in whole.items() if seen and call in CARRY_SPECS}
             assert tells <= {call for call, method in METHODS.items() if carries_spec(method.output_type)}

@@ -52,6 +52,7 @@ OF_OTHERS = {
     "--global",
     "--gil",
     "--seed",
+    *("--strength", "--row"),
     "--no-deps",
     "--find-links",
     "--frozen",

@@ -23,6 +23,7 @@ from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
 from cli.nodes import nodes, workers
 from cli.results import command as results
+from cli.results import keeping
 from cli.services import command as services
 from cli.sessions import models, providers, serve
 from cli.submitting import attach, ingest, notebook, submit
@@ -164,6 +165,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         history,
         group,
         job,
+        keeping,
         login,
         logs,
         models,
@@ -190,7 +192,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 62
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 63
 
 
 def test_the_help_of_gpuctl() -> None:

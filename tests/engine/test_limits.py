@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from gpufleet.config.band_settings import BandSettings
 from gpufleet.config.scheduler_settings import (
+    FileSettings,
     LimitSettings,
     NodeSettings,
     PlacementSettings,
@@ -25,6 +26,7 @@ from scheduler.state.units import GB, MINUTE, SECOND, Span
 
 NO_SETTINGS = {
     *("unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span"),
+    "prepare_still_span",
     *("time_outs", "blameless_losses"),
 }
 """Numbers of the rules that stay what they are."""
@@ -37,6 +39,7 @@ OTHERS = SchedulerSettings(
         requeue_fence=timedelta(minutes=11),
         approve="manual",
     ),
+    files=FileSettings(kept_wait=timedelta(minutes=4)),
     limits=LimitSettings(queue_jobs_max=7, request_id_retention=timedelta(hours=2)),
     policy=PolicySettings(
         user_gpus_max=8,
@@ -92,6 +95,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         ),
         node_order=NodeOrder.IDLE,
         backlog_depth=5,
+        kept_wait=Span(4 * MINUTE),
         score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
         warnings=WarningLimits(
             idle_span=Span(MINUTE), memory_span=Span(2 * MINUTE), memory_percent=50, throttled_span=Span(SECOND)

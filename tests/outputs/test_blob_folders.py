@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +14,12 @@ from scheduler.blobs import folders
 from scheduler.blobs.opening import chunks_of, folders_needed_by, left_by_jobs, needed_by
 from scheduler.blobs.results import EMPTY_DIGEST, Stored
 from scheduler.blobs.store import BlobLimits, BlobStore
+from scheduler.state.durable import Durable, load
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.specs import JobInput
+from scheduler.state.specs import InputFolder, JobInput
 from tests.outputs.conftest import BlobClock, BlobPlaces
 from tests.outputs.test_blob_store import ANN, BOB, upload
+from tests.store.samples import job
 
 PARTS = [b"one", b"two", b"one"]
 
@@ -27,15 +29,16 @@ def folder(parts: list[bytes] = PARTS) -> bytes:
     return manifest_of(Folder((Entry("a", size_bytes=sum(map(len, parts))),), chunks))
 
 
-def jobs(*manifests: tuple[Any, bytes]) -> Any:
+def jobs(*manifests: tuple[Any, bytes]) -> Durable:
     """What is durable, with a job for each of these."""
-    specs = [
-        (user, SimpleNamespace(files=(), folder=SimpleNamespace(digest=hashlib.sha256(each).hexdigest())))
-        for user, each in manifests
-    ]
-    return SimpleNamespace(
-        jobs={number: SimpleNamespace(user=user, spec=spec) for number, (user, spec) in enumerate(specs)}
-    )
+    found = []
+    for number, (user, data) in enumerate(manifests, 1):
+        given = InputFolder(
+            digest=hashlib.sha256(data).hexdigest(), size_bytes=len(data), entry_count=1, content_bytes=9
+        )
+        one = job(number, user=user)
+        found.append(replace(one, spec=replace(one.spec, folder=given)))
+    return load(iter(found))
 
 
 def test_what_is_in_a_folder_that_a_job_needs_is_never_dropped(

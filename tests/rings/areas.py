@@ -12,7 +12,7 @@ def within(names: str) -> tuple[str, ...]:
 
 PURE = Area(
     "pure: values, decisions, transcripts, texts",
-    500,
+    350,
     (
         *within("core node_agent/core fields gpufleet_lib series rules"),
         *within("store/test_stored_format.py store/test_stored_classes.py store/test_codec.py"),
@@ -22,7 +22,7 @@ PURE = Area(
 
 AREAS = (
     PURE,
-    Area("simulation", 220, ("tests/simulation",)),
+    Area("simulation", 150, ("tests/simulation",)),
     Area(
         "scheduler: engine, store, API",
         520,
@@ -32,6 +32,6 @@ AREAS = (
     Area("sessions: workers, gateway, pages", 450, within("inference gateway client dashboard page")),
     Area("command line, Python", 170, within("cli python")),
     Area("whole fleets of processes", 600, within("e2e pairs several_nodes containers services")),
-    Area("drills, releases, fuzzing, packages", 170, within("drills releases fuzz packaging selftest")),
+    Area("drills, releases, fuzzing, packages", 130, within("drills releases fuzz packaging selftest")),
 )
 """Budgets were measured by `make test` on two cores; the first area that has a test counts it."""
